@@ -91,7 +91,9 @@ class Studies:
     following: Floats
 
 
-def simulate(setting: Setting, sites: int, studies: int, seed: int, following: int = 0) -> Studies:
+def simulate(
+    setting: Setting, sites: int, studies: int, seed: int, following: int = 0, tau: float = TAU
+) -> Studies:
     """Return studies of so many sites, with so many new sites each."""
     generator = numpy_generator(seed, "family-wise error", f"{setting} {sites}")
     each = setting.shared + setting.own
@@ -103,7 +105,7 @@ def simulate(setting: Setting, sites: int, studies: int, seed: int, following: i
     uses = (owner == -1) | (owner == np.arange(METHODS)[:, None])
     deviation = units[places]
     middle = np.sqrt(2) * norm.ppf(AUROC) / np.sqrt(each)
-    between = TAU * np.sqrt(2) / norm.pdf(norm.ppf(AUROC))
+    between = tau * np.sqrt(2) / norm.pdf(norm.ppf(AUROC))
     sizes = setting.sizes(sites)
     sampling = 1 / (sizes * PREVALENCE) + 1 / (sizes * (1 - PREVALENCE))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedilc.evaluation.estimates import Area, area, hanley_mcneil
+from fedilc.evaluation.auroc import Area, area, hanley_mcneil
 
 
 def by_pairs(y: np.ndarray, models: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, logit
 
-from fedilc.evaluation.estimates import SCALES, Estimate, area, difference, estimate
+from fedilc.evaluation.auroc import area
+from fedilc.evaluation.estimates import SCALES, Estimate, difference, estimate
 from fedilc.evaluation.metrics import SCORES, scores
 
 

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from fedilc.evaluation.estimates import area, difference, own_estimate
+from fedilc.evaluation.auroc import area
+from fedilc.evaluation.estimates import difference, own_estimate
 from fedilc.evaluation.intervals import Interval, mean_error, mean_interval, score_interval, score_intervals
 from fedilc.evaluation.metrics import SCORES, scores
 

@@ -137,10 +137,12 @@ def test_units_and_the_order_of_sites_do_not_matter(
 
 
 @pytest.mark.parametrize("prior", [None, (0.3, 0.08), (0.05, 0.1)])
-@pytest.mark.parametrize("k", [3, 4, 9])
+@pytest.mark.parametrize(("k", "training"), [(3, None), (4, 3), (9, 12)])
 def test_the_integral_over_tau_is_that_of_adaptive_quadrature(
-    prior: tuple[float, float] | None, k: int
+    prior: tuple[float, float] | None, k: int, training: int | None
 ) -> None:
+    overlap = 1 if training is None else 1 + k / training
+
     random = np.random.default_rng(k)
     y, v = random.normal(1.0, 0.3, k), random.uniform(0.01, 0.1, k)
 
@@ -148,9 +150,11 @@ def test_the_integral_over_tau_is_that_of_adaptive_quadrature(
         w = 1 / (v + tau**2)
         mean = (w @ y) / w.sum()
         weight = np.sqrt(w.prod() / w.sum()) * np.exp(-(w @ (y - mean) ** 2) / 2)
-        if prior is not None:
+        if prior is None:  # Jeffreys': the root of the information on tau
+            weight *= tau * np.sqrt((w**2).sum())
+        else:
             weight *= np.exp(-(((tau - prior[0]) / prior[1]) ** 2) / 2)
-        return weight, mean, np.sqrt(tau**2 + 1 / w.sum())
+        return weight, mean, np.sqrt(tau**2 + overlap / w.sum())
 
     def share(x: float) -> float:
         def over(tau: float) -> float:
@@ -163,17 +167,17 @@ def test_the_integral_over_tau_is_that_of_adaptive_quadrature(
         ]
         return (first[0] + rest[0]) / (first[1] + rest[1])
 
-    low, high = next_integrated(y, v, prior)
+    low, high = next_integrated(y, v, prior, training=training)
     assert (share(low), share(high)) == pytest.approx((0.025, 0.975), abs=1e-5)
 
 
 @pytest.mark.parametrize("k", [3, 5, 20])
 def test_sites_measured_without_error_give_students_interval(k: int) -> None:
-    """A flat prior of tau gives them a predictive distribution of Student's kind with k - 2 degrees."""
+    """Jeffreys' prior of tau gives the exact prediction interval, also with the variance of shared sites."""
     y = np.random.default_rng(k).normal(size=k)
-    spread = np.sqrt(((y - y.mean()) ** 2).sum() / (k - 2) * (1 + 1 / k))
-    expected = stats.t.interval(0.95, k - 2, y.mean(), spread)
-    assert next_integrated(y, np.zeros(k)) == pytest.approx(expected, rel=1e-4)
+    for training, of_mean in ((None, 1 / k), (k - 1, 1 / k + 1 / (k - 1))):
+        expected = stats.t.interval(0.95, k - 1, y.mean(), y.std(ddof=1) * np.sqrt(1 + of_mean))
+        assert next_integrated(y, np.zeros(k), training=training) == pytest.approx(expected, rel=1e-4)
     assert random_effects(y, np.zeros(k)).tau == pytest.approx(y.std(ddof=1))
 
 

@@ -12,9 +12,17 @@ events and 100 non-events on.
     ICI    mean over examples of |risk - smooth(risk)|, the integrated calibration index
     band   sigmoid(b(z)' beta -+ 1.96 sqrt(b(z)' V b(z))), pointwise, with V the inverse of the information
 
+The interval of the ICI is that of Scheffe's band, which holds the whole curve with at least 95 %
+(sqrt of the quantile of chi squared in place of 1.96): the lower end is the mean distance from the predicted
+risks to the band, the upper end that to its farther limit. So it holds the ICI at least as often. Percentiles
+of a bootstrap would not: resampled curves lie farther from the predicted risks than the fitted one.
+
 With several seeds, the curve is the mean of their curves on the logit scale, and the ICI is the mean of
-theirs. The variance of the mean curve is that of the examples, which all seeds share, and the variance
-between seeds over their number.
+theirs, as are its limits. The variance of the mean curve is that of the examples, which all seeds share, and
+the variance between seeds over their number.
+
+If patients have several rows, V is the variance of clustered data: the influences of a patient's rows are
+added before they are squared, and quantiles are those of t and F with one degree less than patients.
 """
 
 from __future__ import annotations
@@ -27,7 +35,8 @@ from typing import Any
 import numpy as np
 
 from fedilc.evaluation.calibration import Floats, log_losses, sigmoid
-from fedilc.evaluation.estimates import CAUTION_COUNT
+from fedilc.evaluation.estimates import CAUTION_COUNT, per_patient
+from fedilc.evaluation.intervals import t_quantile
 
 POINTS = 50
 _QUANTILES = {3: (0.1, 0.5, 0.9), 4: (0.05, 0.35, 0.65, 0.95)}
@@ -38,18 +47,23 @@ _STEPS, _TOLERANCE = 25, 1e-12
 
 @dataclass(frozen=True)
 class CalibrationCurve:
-    """Observed against predicted risks at some points, pointwise 95 % limits, and the ICI."""
+    """Observed against predicted risks at some points, pointwise 95 % limits, and the ICI with its own."""
 
     predicted: Floats
     observed: Floats
     low: Floats
     high: Floats
     ici: float
+    ici_low: float
+    ici_high: float
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """A fitted spline of the logits: knots on the scale of (z - centre) / spread, beta, and its variance."""
+    """A fitted spline of the logits: knots on the scale of (z - centre) / spread, beta, and its variance.
+
+    `influence` has a row per example, or per patient with several; then `freedom` has the degrees of freedom.
+    """
 
     centre: float
     spread: float
@@ -57,19 +71,26 @@ class _Fit:
     beta: Floats
     variance: Floats
     influence: Floats
+    freedom: int | None
+
+    def quantile(self, level: float) -> float:
+        """Return how many standard errors the limits at one point are away."""
+        z = NormalDist().inv_cdf((1 + level) / 2)
+        return z if self.freedom is None else t_quantile(z, self.freedom)
 
     def basis(self, logits: Floats) -> Floats:
         return spline_basis((logits - self.centre) / self.spread, self.knots)
 
 
 def calibration_curve(
-    y: Any, outputs: Sequence[Any], points: int = POINTS, level: float = 0.95
+    y: Any, outputs: Sequence[Any], patients: Any = None, points: int = POINTS, level: float = 0.95
 ) -> CalibrationCurve | None:
     """Return the smooth calibration curve; None if a spline has no finite fit or all predictions are equal.
 
     Args:
         y: one label per example, 0 or 1.
         outputs: per seed, one logit per example.
+        patients: whose each example is, by any number; None if every example is a patient of its own.
         points: at how many risks the curve is given, from the 1st to the 99th percentile of predicted ones.
         level: how often the limits hold the true curve at one risk.
 
@@ -82,16 +103,11 @@ def calibration_curve(
     """
     labels = np.asarray(y, float)
     logits = [np.array(one, float).reshape(len(labels)) for one in outputs]
-    fits = [_fit(labels, z) for z in logits]
+    fits = [_fit(labels, z, patients) for z in logits]
     found = [fit for fit in fits if fit is not None]
     if len(found) < len(fits):
         return None
-    ici = np.mean(
-        [
-            np.abs(sigmoid(z) - sigmoid(fit.basis(z) @ fit.beta)).mean()
-            for z, fit in zip(logits, found, strict=True)
-        ]
-    )
+    index = np.mean([_index(z, fit, level) for z, fit in zip(logits, found, strict=True)], axis=0)
     ends = np.quantile(np.concatenate(logits), (0.01, 0.99))
     first, last = sigmoid(ends).tolist()
     risks = np.linspace(first, last, points)
@@ -100,10 +116,25 @@ def calibration_curve(
     rows = [fit.basis(at) for fit in found]
     curves = np.stack([row @ fit.beta for row, fit in zip(rows, found, strict=True)])
     middle = curves.mean(0)
-    reach = NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(_variance(found, rows, curves))
+    reach = found[0].quantile(level) * np.sqrt(_variance(found, rows, curves))
     return CalibrationCurve(
-        risks, sigmoid(middle), sigmoid(middle - reach), sigmoid(middle + reach), float(ici)
+        risks, sigmoid(middle), sigmoid(middle - reach), sigmoid(middle + reach), *index.tolist()
     )
+
+
+def _index(logits: Floats, fit: _Fit, level: float) -> tuple[float, float, float]:
+    """Return the ICI of one seed, and its limits by Scheffe's band."""
+    from scipy.stats import chi2, f
+
+    rows, size = fit.basis(logits), len(fit.beta)
+    freedom = fit.freedom
+    square = chi2.ppf(level, size) if freedom is None else size * f.ppf(level, size, freedom)
+    reach = np.sqrt(square * np.einsum("pi,ij,pj->p", rows, fit.variance, rows))
+    middle, risks = rows @ fit.beta, sigmoid(logits)
+    low, high = sigmoid(middle - reach), sigmoid(middle + reach)
+    outside = np.maximum(0.0, np.maximum(low - risks, risks - high))
+    farther = np.maximum(np.abs(low - risks), np.abs(high - risks))
+    return float(np.abs(sigmoid(middle) - risks).mean()), float(outside.mean()), float(farther.mean())
 
 
 def _variance(fits: Sequence[_Fit], rows: Sequence[Floats], curves: Floats) -> Floats:
@@ -128,7 +159,7 @@ def _variance(fits: Sequence[_Fit], rows: Sequence[Floats], curves: Floats) -> F
     return found
 
 
-def _fit(y: Floats, logits: Floats) -> _Fit | None:
+def _fit(y: Floats, logits: Floats, patients: Any) -> _Fit | None:
     """Return the spline of one seed; None if it has no finite fit."""
     spread = float(np.std(logits))
     if not np.isfinite(spread) or spread == 0:
@@ -152,7 +183,12 @@ def _fit(y: Floats, logits: Floats) -> _Fit | None:
         step = np.linalg.solve(information, slope)
         if slope @ step < _TOLERANCE:
             inverse = np.linalg.inv(information).astype(np.float64, copy=False)
-            return _Fit(centre, spread, knots, beta, inverse, (rows * (y - risks)[:, None]) @ inverse)
+            influence = (rows * (y - risks)[:, None]) @ inverse
+            if patients is None:
+                return _Fit(centre, spread, knots, beta, inverse, influence, None)
+            influence = np.stack([per_patient(column, patients) for column in influence.T], 1)
+            clustered = influence.T @ influence
+            return _Fit(centre, spread, knots, beta, clustered, influence, max(1, len(influence) - 1))
         while (following := _loss(y, rows @ (beta + step))) > before + 1e-12 * before:
             step = step / 2
         beta, before = beta + step, following

@@ -1,7 +1,8 @@
 """A score of a model at one site as an estimate with its variance, and which scores a site can carry.
 
 What informs a score are its rarest outcomes, not its rows. The area under the ROC curve has DeLong's
-variance on the logit scale.
+variance on the logit scale (`auroc.py`). If different models predict different examples (of several sites, or
+of several folds), predictions of different models have no common order: the area counts pairs of one model.
 
 If patients have several rows, patients are drawn, not rows: what informs a score are patients with an event
 and patients without, and the influences of a patient's rows are added before they are squared. For the area
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedilc.algorithms.loss_registry import task_of
+from fedilc.evaluation.auroc import area, one_model
 from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope, sigmoid
 
 MIN_COUNT, CAUTION_COUNT = 10, 100
@@ -58,8 +60,10 @@ class Support:
         return f"{_counted(self.count, self.kind)}, fewer than {limit}" if self.count else f"no {self.kind}"
 
 
-def support(loss: str, y: Any, score: str, patients: Any = None) -> Support:
+def support(loss: str, y: Any, score: str, patients: Any = None, models: Any = None) -> Support:
     """Return what a score rests on at examples with these labels, or at patients if these are given.
+
+    `models` says, by any number, which model predicts each example; None if one model predicts all.
 
     >>> support("binary", [1] * 8 + [0] * 7992, "auroc")
     Support(count=8, kind='events')
@@ -69,6 +73,11 @@ def support(loss: str, y: Any, score: str, patients: Any = None) -> Support:
     Support(count=2, kind='patients with events')
     """
     labels = np.asarray(y)
+    if models is not None and score == "auroc":
+        kept = one_model(labels, models)
+        if not kept.any():
+            return Support(0, "pairs of an event and a non-event that one model predicts")
+        labels, patients = labels[kept], None if patients is None else np.asarray(patients)[kept]
     of = "patients with " if patients is not None else ""
     if task_of(loss) == "binary" and score in _BY_CLASS:
         event = labels > 0.5
@@ -89,7 +98,7 @@ def _distinct(rows: NDArray[np.bool_], patients: Any) -> int:
     return int(rows.sum()) if patients is None else len(np.unique(np.asarray(patients)[rows]))
 
 
-def limits_support(loss: str, y: Any, score: str, patients: Any = None) -> Support:
+def limits_support(loss: str, y: Any, score: str, patients: Any = None, models: Any = None) -> Support:
     """Return what the interval of a score rests on: of log loss and Brier score, the events too.
 
     The losses of events and of non-events differ, so that a mean of many examples and few events has a value,
@@ -99,7 +108,7 @@ def limits_support(loss: str, y: Any, score: str, patients: Any = None) -> Suppo
     Support(count=8, kind='events')
     """
     by_class = task_of(loss) == "binary" and score in ("log_loss", "brier")
-    return support(loss, y, "auroc" if by_class else score, patients)
+    return support(loss, y, "log_loss_refitted" if by_class else score, patients, models)
 
 
 def size(loss: str, y: Any, patients: Any = None) -> str:
@@ -121,83 +130,6 @@ def size(loss: str, y: Any, patients: Any = None) -> str:
 def _counted(count: int, kind: str) -> str:
     """Return a number of things, whose first word is a plural."""
     return f"{count:,} {kind}" if count != 1 else re.sub(r"^(\S+)s\b", r"1 \1", kind)
-
-
-@dataclass(frozen=True)
-class Area:
-    """An area under the ROC curve.
-
-    Attributes:
-        value: the area itself.
-        smoothed: the same unless it is 0 or 1, which have no logit.
-        influence: one number per example, on the scale of the area.
-    """
-
-    value: float
-    smoothed: float
-    influence: Floats
-
-    @property
-    def variance(self) -> float:
-        """Return DeLong's variance, or the one that takes its place if that is 0."""
-        return float(self.influence @ self.influence)
-
-
-def area(y: Any, outputs: Any) -> Area | None:
-    """Return the area under the ROC curve with its influences; None if one class alone occurs.
-
-    >>> found = area([0, 1, 0, 1, 1], [-2.0, -1.0, 1.0, 3.0, 2.0])
-    >>> round(found.value, 4), round(found.variance, 4)
-    (0.8333, 0.0556)
-    """
-    event = np.asarray(y, float) > 0.5
-    values = np.asarray(outputs, float).reshape(len(event))
-    events, others = int(event.sum()), int((~event).sum())
-    if not events or not others:
-        return None
-    ranks = _midranks(values)
-    over = (ranks[event] - _midranks(values[event])) / others
-    under = 1 - (ranks[~event] - _midranks(values[~event])) / events
-    value = float(over.mean())
-    parted = value in (0.0, 1.0)
-    rarer = min(events, others)
-    smoothed = abs(value - 0.5 / (rarer + 1)) if parted else value
-    influence = np.empty(len(event))
-    if parted or np.ptp(values) == 0:
-        # Orthogonal to every influence of DeLong's, whose sum is 0, and the same for two perfect models.
-        influence[:] = np.sqrt(hanley_mcneil(smoothed, events, others) / len(event))
-    else:
-        influence[event] = _scaled(over - value, events)
-        influence[~event] = _scaled(under - value, others)
-    return Area(value, smoothed, influence)
-
-
-def _midranks(values: Floats) -> Floats:
-    """Return the places of the values in their order, from 1; equal ones share the mean of theirs.
-
-    >>> _midranks(np.array([2.0, 1.0, 2.0, 5.0]))
-    array([2.5, 1. , 2.5, 4. ])
-    """
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    found: Floats = (counts.cumsum() - (counts - 1) / 2)[place]
-    return found
-
-
-def _scaled(centred: Floats, count: int) -> Floats:
-    """Return what sums, squared, to the variance of a mean; a single example has none to show."""
-    found: Floats = centred / np.sqrt(count * max(1, count - 1))
-    return found
-
-
-def hanley_mcneil(value: float, events: int, others: int) -> float:
-    """Return the variance of an area of this size by Hanley and McNeil's formula.
-
-    >>> round(hanley_mcneil(0.8, 20, 30), 6)
-    0.004548
-    """
-    first, second = value / (2 - value), 2 * value**2 / (1 + value)
-    spread = (events - 1) * (first - value**2) + (others - 1) * (second - value**2)
-    return (value * (1 - value) + spread) / (events * others)
 
 
 @dataclass(frozen=True)
@@ -250,7 +182,14 @@ SCALES: Mapping[str, Scale] = {
 
 
 def estimate(
-    loss: str, score: str, y: Any, outputs: Sequence[Any], patients: Any = None, *, own_scale: bool = False
+    loss: str,
+    score: str,
+    y: Any,
+    outputs: Sequence[Any],
+    patients: Any = None,
+    models: Any = None,
+    *,
+    own_scale: bool = False,
 ) -> Estimate | None:
     """Return a score of the models of one or more seeds on a set of examples; None if it is not estimable.
 
@@ -260,18 +199,21 @@ def estimate(
         y: one label per example.
         outputs: per seed, one logit or number per example, or one logit per class.
         patients: whose each example is, by any number; None if every example is a patient of its own.
+        models: which model predicts each example, by any number; None if one predicts all.
         own_scale: whether to stay on the score's own scale, as for differences of two methods.
 
     >>> found = estimate("binary", "auroc", [0, 1] * 20, [[0.1, 0.9, 0.6, 0.4] * 10])
     >>> round(found.value, 4), round(found.variance ** 0.5, 4)
     (1.0986, 0.4326)
     """
-    if limits_support(loss, y, score, patients).reason is not None:
+    if limits_support(loss, y, score, patients, models).reason is not None:
         return None
-    return _over_seeds(loss, score, y, outputs, patients, IDENTITY if own_scale else SCALES[score])
+    return _over_seeds(loss, score, y, outputs, patients, models, IDENTITY if own_scale else SCALES[score])
 
 
-def own_estimate(loss: str, score: str, y: Any, outputs: Sequence[Any], patients: Any = None) -> Estimate:
+def own_estimate(
+    loss: str, score: str, y: Any, outputs: Sequence[Any], patients: Any = None, models: Any = None
+) -> Estimate:
     """Return a score on its own scale, for means over sites and differences; NaN if it is not estimable.
 
     Log loss and Brier score of few events are among them: one site's interval must not rest on its few
@@ -281,22 +223,21 @@ def own_estimate(loss: str, score: str, y: Any, outputs: Sequence[Any], patients
     0.0723
     """
     found = None
-    if support(loss, y, score, patients).reason is None:
-        found = _over_seeds(loss, score, y, outputs, patients, IDENTITY)
+    if support(loss, y, score, patients, models).reason is None:
+        found = _over_seeds(loss, score, y, outputs, patients, models, IDENTITY)
     return Estimate(float("nan"), np.zeros(0)) if found is None else found
 
 
 def _over_seeds(
-    loss: str, score: str, y: Any, outputs: Sequence[Any], patients: Any, scale: Scale
+    loss: str, score: str, y: Any, outputs: Sequence[Any], patients: Any, models: Any, scale: Scale
 ) -> Estimate | None:
     """Return the mean of a score over seeds on a scale; None if a seed has none."""
     labels = np.asarray(y, float)
     found = []
     for given in outputs:
         drawn = np.asarray(given, float)
-        one = _ESTIMATORS[score](
-            labels, drawn if task_of(loss) == "multiclass" else drawn.reshape(len(labels))
-        )
+        drawn = drawn if task_of(loss) == "multiclass" else drawn.reshape(len(labels))
+        one = _auroc(labels, drawn, models) if score == "auroc" else _ESTIMATORS[score](labels, drawn)
         if one is None:
             return None
         found.append(one if scale is IDENTITY else _transformed(one, scale))
@@ -349,13 +290,17 @@ def _mean(values: Floats) -> Estimate:
     return Estimate(mean, (values - mean) / np.sqrt(n * max(1, n - 1)))
 
 
-def _auroc(y: Floats, outputs: Floats) -> Estimate | None:
+def _auroc(y: Floats, outputs: Floats, models: Any) -> Estimate | None:
     if outputs.ndim == 1:
-        found = [area(y, outputs)]
+        found = [area(y, outputs, models)]
     else:
         classes = y.astype(int)
         found = [
-            area(classes == c, outputs[:, c] - np.logaddexp.reduce(np.delete(outputs, c, axis=1), axis=1))
+            area(
+                classes == c,
+                outputs[:, c] - np.logaddexp.reduce(np.delete(outputs, c, axis=1), axis=1),
+                models,
+            )
             for c in np.unique(classes)
         ]
     usable = [one for one in found if one is not None]
@@ -448,7 +393,6 @@ def with_variance(value: float, direction: Floats, variance: float) -> Estimate:
 
 
 _ESTIMATORS: Mapping[str, Callable[[Floats, Floats], Estimate | None]] = {
-    "auroc": _auroc,
     "auprc": _auprc,
     "accuracy": _accuracy,
     "log_loss": _log_loss,

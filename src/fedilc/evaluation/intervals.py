@@ -21,7 +21,15 @@ from typing import Any
 import numpy as np
 
 from fedilc.algorithms.loss_registry import task_of
-from fedilc.evaluation.estimates import IDENTITY, SCALES, Estimate, estimate, limits_support, support
+from fedilc.evaluation.estimates import (
+    IDENTITY,
+    SCALES,
+    Estimate,
+    estimate,
+    limits_support,
+    own_estimate,
+    support,
+)
 from fedilc.evaluation.metrics import SCORES, scores
 
 LEVEL = 0.95
@@ -103,7 +111,13 @@ def mean_error(found: Sequence[Estimate]) -> float:
 
 
 def score_interval(
-    loss: str, score: str, y: Any, outputs: Sequence[Any], patients: Any = None, level: float = LEVEL
+    loss: str,
+    score: str,
+    y: Any,
+    outputs: Sequence[Any],
+    patients: Any = None,
+    models: Any = None,
+    level: float = LEVEL,
 ) -> Interval:
     """Return a score of the models of one or more seeds on a set of examples, with its interval.
 
@@ -116,24 +130,32 @@ def score_interval(
         y: one label per example.
         outputs: per seed, one logit or number per example, or one logit per class.
         patients: whose each example is, by any number; None if every example is a patient of its own.
+        models: which model predicts each example, by any number; None if one predicts all.
         level: how often the limits hold the score of the population that the examples are drawn from.
 
     >>> print(score_interval("binary", "auroc", [0, 1] * 50, [[0.1, 0.9, 0.6, 0.4] * 25]))
     0.750 [0.639, 0.836] (caution: 50 events, fewer than 100)
     """
-    found = support(loss, y, score, patients)
-    values = [float(scores(loss, y, one, only=score)[score][0]) for one in outputs]
+    found = support(loss, y, score, patients, models)
+    values = [score_value(loss, score, y, one, models) for one in outputs]
     if found.reason is not None or not np.isfinite(values).all():
         return Interval(None, None, None, reason=found.reason)
     value = float(np.mean(values))
-    of_limits = limits_support(loss, y, score, patients)
+    of_limits = limits_support(loss, y, score, patients, models)
     told = Interval(value, None, None, caution=of_limits.caution or of_limits.reason)
-    one = None if of_limits.reason is not None else estimate(loss, score, y, outputs, patients)
+    one = None if of_limits.reason is not None else estimate(loss, score, y, outputs, patients, models)
     if one is None:
         return told
     repeated = patients is not None and len(one.influence) < len(y)
     low, high = _limits(score, one, value, level, len(one.influence) - 1 if repeated else None)
     return replace(told, low=low, high=high)
+
+
+def score_value(loss: str, score: str, y: Any, outputs: Any, models: Any = None) -> float:
+    """Return a score of one seed's outputs; NaN if it is not defined."""
+    if score == "auroc" and models is not None:
+        return own_estimate(loss, score, y, [outputs], models=models).value
+    return float(scores(loss, y, outputs, only=score)[score][0])
 
 
 def score_intervals(loss: str, y: Any, outputs: Any, patients: Any = None) -> dict[str, Interval]:

@@ -1,4 +1,11 @@
-"""What to expect of a score, or of a difference of methods, at the next site: random effects over sites."""
+"""What to expect of a score, or of a difference of methods, at the next site: random effects over sites.
+
+Scores of held-out sites are not independent: any two models share all but one of their training sites, and
+each site that is scored has trained the models of the others. Nadeau and Bengio take the correlation of such
+scores as n_test / (n_test + n_train), which is 1 / (1 + m) with m training sites. A correlation rho adds
+rho / (1 - rho) of a score's variance to that of the mean: the squared standard error of a mean over k sites
+is multiplied by 1 + k / m (`significance.overlap_factor`).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +18,7 @@ import numpy as np
 from fedilc.errors import ConfigError
 from fedilc.evaluation.calibration import Floats
 from fedilc.evaluation.estimates import IDENTITY, SCALES, Estimate
+from fedilc.evaluation.significance import overlap_factor
 
 LEVEL = 0.95
 FEWEST = 3
@@ -79,29 +87,46 @@ def random_effects(y: Sequence[float], v: Sequence[float], level: float = LEVEL)
 
 
 def next_integrated(
-    y: Sequence[float], v: Sequence[float], prior: tuple[float, float] | None = None, level: float = LEVEL
+    y: Sequence[float],
+    v: Sequence[float],
+    prior: tuple[float, float] | None = None,
+    level: float = LEVEL,
+    training: int | None = None,
 ) -> tuple[float, float]:
     """Return the limits for the next site, integrated over what tau may be in the light of the data.
 
     They are quantiles of a posterior predictive distribution: a mixture over tau of normal distributions
-    around the weighted mean, of variance tau^2 + 1 / sum of weights. The mean has a flat prior.
+    around the weighted mean, of variance tau^2 + f / sum of weights, with f = 1 + k / m if models are trained
+    on m of the sites. The mean has a flat prior.
+
+    Without a prior of its own, tau has Jeffreys', tau sqrt(sum of 1 / (v + tau^2)^2). If sites are measured
+    without error, it gives the exact interval of a normal sample, by Student's t with k - 1 degrees.
 
     Args:
         y: the sites' estimates, at least three.
         v: their variances.
-        prior: mean and standard deviation of tau's normal prior, truncated at 0; None is a flat prior.
+        prior: mean and standard deviation of tau's normal prior, truncated at 0; None is Jeffreys'.
         level: the share of next sites inside the limits.
+        training: m; None if the sites took no part in training.
 
     >>> low, high = next_integrated([1.2, 1.4, 1.3], [0.01, 0.02, 0.01], (0.3, 0.08))
     >>> round(low, 2), round(high, 2)
     (0.63, 1.96)
     """
-    from scipy.optimize import brentq
-    from scipy.special import ndtr
+    return _integrated(y, v, prior, level, training)[1]
 
+
+Limits = tuple[float, float]
+
+
+def _integrated(
+    y: Sequence[float], v: Sequence[float], prior: Limits | None, level: float, training: int | None
+) -> tuple[Limits, Limits]:
+    """Return the limits of the mean over sites, and those for the next site."""
     values, variances = _checked(y, v)
     if prior is None and not variances.any() and not np.ptp(values):
-        return float(values[0]), float(values[0])
+        same = float(values[0]), float(values[0])
+        return same, same
     # The half line of tau as 0 < share < 1; a density of tau is multiplied by d tau / d share.
     share = (np.arange(_GRID) + 0.5) / _GRID
     scale = prior[0] if prior is not None else float(np.sqrt(values.var() + np.median(variances)))
@@ -111,22 +136,41 @@ def next_integrated(
     means = weights @ values / total
     misfit = (weights * (values - means[:, None]) ** 2).sum(1)
     log = 0.5 * (np.log(weights).sum(1) - np.log(total) - misfit) - 2 * np.log1p(-share)
-    if prior is not None:
+    if prior is None:
+        log += np.log(tau) + 0.5 * np.log((weights**2).sum(1))
+    else:
         log -= 0.5 * ((tau - prior[0]) / prior[1]) ** 2
     posterior = np.exp(log - log.max())
     posterior /= posterior.sum()
-    spread = np.sqrt(tau**2 + 1 / total)
+    of_mean = _overlap(len(values), training) / total
+    return (
+        _quantiles(posterior, means, np.sqrt(of_mean), level),
+        _quantiles(posterior, means, np.sqrt(tau**2 + of_mean), level),
+    )
+
+
+def _quantiles(shares: Floats, means: Floats, spread: Floats, level: float) -> Limits:
+    """Return the limits of a mixture of normal distributions."""
+    from scipy.optimize import brentq
+    from scipy.special import ndtr
+
+    far = float(shares @ spread)
 
     def limit(below: float) -> float:
         def over(x: float) -> float:
-            return float(posterior @ ndtr((x - means) / spread)) - below
+            return float(shares @ ndtr((x - means) / spread)) - below
 
-        far = float(posterior @ spread)
-        while over(means[0] - far) > 0 or over(means[0] + far) < 0:
-            far *= 2
-        return float(brentq(over, means[0] - far, means[0] + far, xtol=1e-10))
+        reach = far
+        while over(means[0] - reach) > 0 or over(means[0] + reach) < 0:
+            reach *= 2
+        return float(brentq(over, means[0] - reach, means[0] + reach, xtol=1e-10))
 
     return limit((1 - level) / 2), limit((1 + level) / 2)
+
+
+def _overlap(sites: int, training: int | None) -> float:
+    """Return by what the variance of a mean over sites is multiplied for models that share training sites."""
+    return 1.0 if training is None else sites * overlap_factor(sites, training)
 
 
 def _checked(y: Sequence[float], v: Sequence[float]) -> tuple[Floats, Floats]:
@@ -200,15 +244,19 @@ class NextSite:
     Attributes:
         sites: at how many sites the score is estimable.
         mean: over sites like these, by random effects.
-        mean_low: the lower 95 % limit of the mean.
+        mean_low: the lower 95 % limit of the mean, integrated over tau like the headline.
         mean_high: its upper limit.
+        hk_low: the lower limit of the mean by Hartung and Knapp alone.
+        hk_high: its upper limit.
         tau: the standard deviation between sites, on the scale of the analysis (logit for an AUROC).
         i2: the share of the variance between the sites' scores that their sizes do not explain, 0 to 1.
         low: the lower limit for the next site, by the interval that is the headline.
         high: its upper limit.
-        headline: how tau's uncertainty is taken into account there: an "empirical" or a "flat" prior.
+        headline: how tau's uncertainty is taken into account there: an "empirical" or "Jeffreys" prior.
         reml_low: the lower limit for the next site by REML alone.
         reml_high: its upper limit.
+        jeffreys_low: the lower limit for the next site with Jeffreys' prior, from these sites alone.
+        jeffreys_high: its upper limit.
         prior_low: the lower limit for the next site with the empirical prior; AUROC only.
         prior_high: its upper limit.
         reason: why there is no interval.
@@ -218,24 +266,31 @@ class NextSite:
     mean: float | None = None
     mean_low: float | None = None
     mean_high: float | None = None
+    hk_low: float | None = None
+    hk_high: float | None = None
     tau: float | None = None
     i2: float | None = None
     low: float | None = None
     high: float | None = None
-    headline: Literal["empirical", "flat"] | None = None
+    headline: Literal["empirical", "Jeffreys"] | None = None
     reml_low: float | None = None
     reml_high: float | None = None
+    jeffreys_low: float | None = None
+    jeffreys_high: float | None = None
     prior_low: float | None = None
     prior_high: float | None = None
     reason: str | None = None
 
 
-def next_site(found: Sequence[Estimate], score: str | None = None, level: float = LEVEL) -> NextSite:
+def next_site(
+    found: Sequence[Estimate], score: str | None = None, training: int | None = None, level: float = LEVEL
+) -> NextSite:
     """Return what to expect at the next site.
 
     Args:
         found: the estimates of the held-out sites at which the score is estimable.
         score: whose estimates they are, on its scale in `estimates.SCALES`; None is a difference of methods.
+        training: how many of the sites each model was trained on; None if it is one model, and none of them.
         level: of the limits.
 
     >>> import numpy as np
@@ -253,30 +308,37 @@ def next_site(found: Sequence[Estimate], score: str | None = None, level: float 
     scale = IDENTITY if score is None else SCALES[score]
     effects = random_effects(y, v, level)
 
-    def own(*ends: float) -> tuple[float, float]:
+    def own(*ends: float) -> Limits:
         low, high = sorted(map(scale.back, ends))
         return low, high
 
     mean = scale.back(effects.mean)
-    mean_limits, reml = own(effects.low, effects.high), own(effects.next_low, effects.next_high)
-    prior: tuple[float, float] | tuple[None, None] = (None, None)
+    hartung_knapp, reml = own(effects.low, effects.high), own(effects.next_low, effects.next_high)
+    alone = [own(*ends) for ends in _integrated(y, v, None, level, training)]
+    with_prior = None
     if score == "auroc":
         slope = scale.slope(mean)
-        prior = own(*next_integrated(y, v, (PRIOR_TAU * slope, PRIOR_SD * slope), level))
-    with_prior = score == "auroc" and len(found) <= MOST_WITH_PRIOR
-    headline = prior if with_prior else own(*next_integrated(y, v, None, level))
+        prior = (PRIOR_TAU * slope, PRIOR_SD * slope)
+        with_prior = [own(*ends) for ends in _integrated(y, v, prior, level, training)]
+    empirical = with_prior is not None and len(found) <= MOST_WITH_PRIOR
+    mean_limits, headline = with_prior if with_prior is not None and empirical else alone
+    prior_limits = (None, None) if with_prior is None else with_prior[1]
     return NextSite(
         sites=len(found),
         mean=mean,
         mean_low=mean_limits[0],
         mean_high=mean_limits[1],
+        hk_low=hartung_knapp[0],
+        hk_high=hartung_knapp[1],
         tau=effects.tau,
         i2=effects.i2,
         low=headline[0],
         high=headline[1],
-        headline="empirical" if with_prior else "flat",
+        headline="empirical" if empirical else "Jeffreys",
         reml_low=reml[0],
         reml_high=reml[1],
-        prior_low=prior[0],
-        prior_high=prior[1],
+        jeffreys_low=alone[1][0],
+        jeffreys_high=alone[1][1],
+        prior_low=prior_limits[0],
+        prior_high=prior_limits[1],
     )

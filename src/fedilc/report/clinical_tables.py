@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from fedilc.algorithms.loss_registry import task_of
@@ -200,20 +199,20 @@ def _share(count: int, rows: int) -> str:
 def calibration_table(study: Study) -> list[TableData]:
     """Return O:E and ICI per held-out site and method."""
     rows = [
-        (place, method, score_cell(found["oe_ratio"]), _value_cell(found["ici"]))
+        (place, method, score_cell(found["oe_ratio"]), score_cell(found["ici"]))
         for place, methods in study.get("calibration", {}).items()
         for method, found in methods.items()
     ]
     columns = (
         *words("site", "method"),
         Column("O:E [95 %]", ("oe_ratio", "low", "high")),
-        Column("ICI", ("ici",)),
+        Column("ICI [at least 95 %]", ("ici", "ici_low", "ici_high")),
     )
     notes = (
         "Means over seeds; 95 % intervals over examples.",
         "O:E: observed over expected events; above 1, risks are too low. ICI: mean distance between the "
-        "predicted risks and the smooth calibration curve; 0 is ideal, and chance alone makes it larger at "
-        "small sites.",
+        "predicted risks and the smooth calibration curve; 0 is ideal. Chance alone makes the value larger "
+        "at small sites; its interval is that of a band that holds the whole curve with at least 95 %.",
         "All sites together: as if they were one site, so that the interval leaves out how sites differ.",
     )
     title = "Calibration: observed to expected events, and integrated calibration index"
@@ -252,12 +251,6 @@ def edges_table(study: Study) -> list[TableData]:
     columns = (*words("method", "setting", "edge"), "value", Column("sites", ("sites", "of")))
     notes = ("The best value may lie beyond an edge at which most sites are: offer more values there.",)
     return _table("edges", study, "Choices at the edge of what was offered", columns, rows, notes)
-
-
-def _value_cell(found: Mapping[str, Any]) -> Cell:
-    """Return a score that has no limits, in one column of CSV."""
-    cell = score_cell(found)
-    return replace(cell, parts=cell.parts[:1])
 
 
 def _table(

@@ -139,17 +139,23 @@ def study_facts(
 def predictions(result: StudyResult) -> pl.DataFrame:
     """Return what every method predicts for every held-out example: one row per example, method and seed.
 
-    `output` is a logit (binary), a predicted value (regression), or one column per class number.
+    `output` is a logit (binary), a predicted value (regression), or one column per class number; `patient` is
+    a number, if patients have several rows.
     """
     parts = []
+    data = result.plan.data
+    everyone = data.patients_of(list(result.outputs))
+    first = 0
     for site, methods in result.outputs.items():
-        y = result.plan.data.labels[site]
+        y = data.labels[site]
+        whose = {} if everyone is None else {"patient": everyone[first : first + len(y)]}
+        first += len(y)
         for method, per_seed in methods.items():
             for seed, outputs in enumerate(per_seed):
                 count = outputs.shape[1]
                 names = ["output"] if count == 1 else [f"output {number}" for number in range(count)]
                 about = {"site": site, "method": method, "seed": seed}
-                rows = {"row": np.arange(1, len(y) + 1), "label": y.astype(float)}
+                rows = {"row": np.arange(1, len(y) + 1), "label": y.astype(float), **whose}
                 frame = pl.DataFrame({**rows, **dict(zip(names, outputs.T, strict=True))})
                 parts.append(frame.select(*(pl.lit(v).alias(k) for k, v in about.items()), pl.all()))
     return pl.concat(parts)

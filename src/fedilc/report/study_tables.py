@@ -115,6 +115,10 @@ def next_site_rows(study: Study, method: str) -> list[tuple[str, Interval]]:
     rows.append(("mean of such sites", Interval(middle, found["mean_low"], found["mean_high"])))
     if found["prior_low"] is not None and found["headline"] != "empirical":
         rows.append(("next site, empirical prior", Interval(middle, found["prior_low"], found["prior_high"])))
+    if found["headline"] != "Jeffreys":
+        rows.append(
+            ("next site, these sites alone", Interval(middle, found["jeffreys_low"], found["jeffreys_high"]))
+        )
     rows.append(("next site, by REML", Interval(middle, found["reml_low"], found["reml_high"])))
     return [*rows, ("next site", Interval(middle, found["low"], found["high"]))]
 
@@ -172,16 +176,18 @@ def next_site_notes(study: Study, method: str) -> list[str]:
     found = study["next_site"][method][study["deciding_metric"]]
     how = {
         "empirical": "next site: 95 % prediction interval, with an empirical prior for how far sites differ "
-        "(469 clinical models, doi 10.1002/sim.70011), because few sites say little about it.",
-        "flat": "next site: 95 % prediction interval, integrated over how far sites may differ.",
+        "(469 clinical models, doi 10.1002/sim.70011), because few sites say little about it; these sites "
+        "alone: the same with Jeffreys' prior.",
+        "Jeffreys": "next site: 95 % prediction interval, integrated over how far sites may differ "
+        "(Jeffreys' prior).",
     }
     return [
         how[found["headline"]],
         "by REML: the usual interval, mean ± t(k-2) √(tau² + se²), with Hartung-Knapp; if sites are few, it "
         "misses the next one in more than 5 % of studies.",
         f"For the {NAMES[study['deciding_metric']]} of {method}, tau is {found['tau']:.3f} on the scale of "
-        f"the analysis and I² {found['i2']:.0%}. The sites' models share training sites, which the intervals "
-        "ignore; docs/study.md has their simulated coverage.",
+        f"the analysis and I² {found['i2']:.0%}. The sites' models share training sites, which all intervals "
+        "but that by REML allow for; docs/study.md has their simulated coverage.",
     ]
 
 
@@ -211,10 +217,10 @@ def next_site_tables(study: Study) -> list[TableData]:
     )
     notes = next_site_notes(study, headline(study)) if forest_table(study) else []
     notes += [
-        "prior: 'empirical' rows use how far sites differed for other clinical models, 'flat' rows these "
+        "prior: 'empirical' rows use how far sites differed for other clinical models, 'Jeffreys' rows these "
         "sites alone.",
-        "Intervals of mean differences in this table are corrected neither for shared training sites nor for "
-        "the number of methods, and can be far too narrow where tau is 0; those of 'Compared with' are.",
+        "Intervals of mean differences in this table are not corrected for the number of methods; those of "
+        "'Compared with' are.",
     ]
     title = "What to expect at the next site"
     return [TableData.of("next-site", study["name"], title, columns, rows, notes, grouped=True)]

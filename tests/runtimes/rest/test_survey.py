@@ -18,8 +18,11 @@ from fastapi import Request
 from fleets import Fleet, Member, assert_same_run, fleet, outcome_of
 
 import fedilc as package
+from fedilc.config import read_experiment
 from fedilc.data.sources import RemoteTables
-from fedilc.runtimes.remote.survey import Survey, read_survey, summarise_table
+from fedilc.data.tables.preprocessing import Preprocessing
+from fedilc.runtimes.remote.run import RemoteRun
+from fedilc.runtimes.remote.survey import Survey, read_survey, silo_from_table, summarise_table
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.auth import Auth, Tokens, add_token
@@ -104,6 +107,43 @@ def test_tables_over_http_give_the_bits_of_local_and_no_row_travels(folder: Path
     assert any(clipped) == bool(further)
     shown = fedilc("inspect", folder / "rest", "--out", folder / "inspected")
     assert "largest SMD" in " ".join(shown.split())
+
+
+def visits(rows: int, seed: int) -> pl.DataFrame:
+    """Patients with one to five rows each, whose `visit` numbers all rows."""
+    random = np.random.default_rng(seed)
+    whose = np.repeat(np.arange(rows), random.integers(1, 6, rows))[:rows]
+    patient = pl.Series("patient", [f"p{seed}-{number}" for number in random.permutation(rows)[whose]])
+    return patients(rows, seed).with_columns(patient, visit=np.arange(rows) + 0.5)
+
+
+@pytest.mark.filterwarnings("ignore::fedilc.errors.FedILCWarning")  # which value of the label counts as 1
+def test_rows_of_one_patient_stay_together_at_the_silo(folder: Path) -> None:
+    for seed, name in enumerate([*SILOS, "c"]):
+        visits(120, seed).write_csv(folder / f"{name}.csv")
+    for name in ("local.toml", "remote.toml"):
+        (folder / name).write_text(
+            (folder / name).read_text().replace("[model]", 'patient_column = "patient"\n[model]')
+        )
+    fedilc("run", folder / "local.toml", "--out", folder / "local")
+    with fleet(folder) as processes:
+        coordinator, url = processes.serve(folder / "remote.toml", "--out", folder / "rest")
+        silos = [joined(processes, url, name, "--yes") for name in SILOS]
+        assert coordinator.ended() == 0, coordinator.said
+        for silo in silos:
+            assert silo.ended() == 0
+            assert re.search(r"sent the summary [0-9a-f]{16}: 5 columns of 120 rows", silo.said)
+            assert "p0-" not in silo.said
+    assert_same_run(folder / "local", folder / "rest")
+    made = Preprocessing.model_validate_json((folder / "rest/preprocessing.json").read_text())
+    settings, _ = read_experiment(str(folder / "remote.toml"), [])
+    manifest = RemoteRun.of(settings, folder, preprocessing=made).manifest
+    silo = silo_from_table("a", folder / "a.csv", manifest, 0.3)
+    whose = visits(120, 0)["patient"].to_numpy()
+    at = np.argsort(np.argsort(np.concatenate([silo.x[:, -1], silo.x_val[:, -1]])))  # back to the visits
+    trained, held_out = set(whose[at[: len(silo.x)]]), set(whose[at[len(silo.x) :]])
+    assert len(trained) + len(held_out) == len(set(whose)) > 1
+    assert trained.isdisjoint(held_out)
 
 
 def test_a_summary_waits_for_its_owner_and_consent_outlives_restarts(folder: Path) -> None:

@@ -117,7 +117,10 @@ def test_too_few_events_are_not_estimable(tmp_path: Path) -> None:
     found = assessment(result(patients(tmp_path), "age>=95"))["subgroups"]
     few = next(one for one in found if one["level"] == "age >= 95")
     assert few["methods"]["fedavg"]["auroc"]["value"] is None
-    assert few["methods"]["fedavg"]["auroc"]["reason"] == "no site has both events and non-events"
+    assert (
+        few["methods"]["fedavg"]["auroc"]["reason"]
+        == "no pairs of an event and a non-event that one model predicts"
+    )
 
 
 @pytest.mark.parametrize(

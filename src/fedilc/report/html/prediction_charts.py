@@ -29,10 +29,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Predicted:
-    """What one method predicts at one site: labels, and outputs by seed."""
+    """What one method predicts at one site: labels, outputs by seed, and whose each row is."""
 
     y: Floats
     outputs: list[Floats]
+    patients: NDArray[np.int64] | None
 
     @property
     def risks(self) -> Floats:
@@ -97,7 +98,10 @@ def prediction_charts(folder: Path, study: Study) -> PredictionCharts | None:
             parts = [found[site, method] for site in study["held_out"]]
             outputs = zip(*(part.outputs for part in parts), strict=True)
             together = [np.concatenate(one) for one in outputs]
-            found[ALL_SITES, method] = Predicted(np.concatenate([part.y for part in parts]), together)
+            whose = [part.patients for part in parts if part.patients is not None]
+            found[ALL_SITES, method] = Predicted(
+                np.concatenate([part.y for part in parts]), together, np.concatenate(whose) if whose else None
+            )
         sites = [ALL_SITES, *sites]
     more = max(0, len(study["held_out"]) - _MAX_SITES)
     return PredictionCharts(
@@ -118,7 +122,8 @@ def _predicted(frame: pl.DataFrame) -> Predicted:
     """Return labels and outputs of one site and method, examples in their order."""
     seeds = [part.sort("row") for _, part in sorted(frame.partition_by("seed", as_dict=True).items())]
     outputs = [part.select(pl.col("^output.*$")).to_numpy(writable=True) for part in seeds]
-    return Predicted(seeds[0]["label"].to_numpy(writable=True), outputs)
+    patients = seeds[0]["patient"].to_numpy() if "patient" in frame.columns else None
+    return Predicted(seeds[0]["label"].to_numpy(writable=True), outputs, patients)
 
 
 def _smooth(
@@ -131,7 +136,8 @@ def _smooth(
     charts, missing = [], []
     axes = ("predicted probability", "observed share")
     for site in sites:
-        reason = support("binary", found[site, next(iter(shown))].y, "calibration_slope").reason
+        first = found[site, next(iter(shown))]
+        reason = support("binary", first.y, "calibration_slope", first.patients).reason
         if reason is not None:
             missing.append(f"{site} ({reason})")
             continue
@@ -140,7 +146,7 @@ def _smooth(
             one = found[site, method]
             seeds = len(one.outputs)
             dots.append(binned(method, colour, one.risks, np.tile(one.y, seeds), seeds))
-            curve = calibration_curve(one.y, one.outputs)
+            curve = calibration_curve(one.y, one.outputs, one.patients)
             if curve is None:
                 missing.append(f"{site}, {method} (no finite fit)")
                 continue
@@ -176,8 +182,8 @@ def _decisions(site: str, shown: Mapping[str, int], found: Mapping[tuple[str, st
     every = np.concatenate([found[site, method].risks for method in shown])
     last = float(np.clip(np.ceil(100 * np.quantile(every, 0.99)) / 100, 0.1, 0.99))
     thresholds = np.arange(0.01, last + 0.005, 0.01).tolist()
-    y = found[site, next(iter(shown))].y
-    benefits = {method: net_benefit(y, found[site, method].outputs, thresholds) for method in shown}
+    y, patients = found[site, next(iter(shown))].y, found[site, next(iter(shown))].patients
+    benefits = {method: net_benefit(y, found[site, method].outputs, thresholds, patients) for method in shown}
     everyone = [one.value or 0.0 for one in treat_all(y, thresholds)]
     highest = max([0.01, everyone[0], *(one.value or 0.0 for of in benefits.values() for one in of)])
     lowest = -0.15 * highest

@@ -36,12 +36,14 @@ def assessment(result: StudyResult) -> dict[str, Any]:
         return facts
     thresholds = plan.settings.thresholds
     places = places_of(result)
+    patients = {
+        place: plan.data.patients_of(plan.held_out if place == ALL_SITES else (place,)) for place in places
+    }
     found: dict[str, dict[str, Any]] = {place: {} for place in places}
     curves = [(place, method) for place, (_, methods) in places.items() for method in methods]
     for place, method in counted("calibration of models", curves):
         y, methods = places[place]
-        patients = plan.data.patients_of(plan.held_out if place == ALL_SITES else (place,))
-        found[place][method] = calibration_facts(y, methods[method], patients)
+        found[place][method] = calibration_facts(y, methods[method], patients[place])
     facts["calibration"] = found
     facts["net_benefit"] = {
         "thresholds": list(thresholds),
@@ -49,8 +51,11 @@ def assessment(result: StudyResult) -> dict[str, Any]:
             place: {
                 method: [asdict(one) for one in found]
                 for method, found in {
-                    **{name: net_benefit(y, outputs, thresholds) for name, outputs in methods.items()},
-                    TREAT_ALL: treat_all(y, thresholds),
+                    **{
+                        name: net_benefit(y, outputs, thresholds, patients[place])
+                        for name, outputs in methods.items()
+                    },
+                    TREAT_ALL: treat_all(y, thresholds, patients[place]),
                 }.items()
             }
             for place, (y, methods) in places.items()
@@ -70,7 +75,12 @@ def subgroups(result: StudyResult) -> list[dict[str, Any]]:
         one
         for text in plan.settings.subgroups
         for one in subgroup_facts(
-            plan.data.loss, text, subgroup_levels(plan.data, text), places, plan.data.patients_of
+            plan.data.loss,
+            text,
+            subgroup_levels(plan.data, text),
+            places,
+            plan.data.patients_of,
+            plan.models_at,
         )
     ]
 
@@ -99,7 +109,7 @@ def together(outputs: Outputs) -> dict[str, list[Floats]]:
 def calibration_facts(
     y: Floats, outputs: Sequence[Floats], patients: NDArray[np.intp] | None = None
 ) -> dict[str, Any]:
-    """Return O:E with its interval and the ICI, or why they are not estimable.
+    """Return O:E and ICI with their intervals, or why they are not estimable.
 
     >>> calibration_facts(np.array([0.0, 1.0]), [np.zeros((2, 1))])["oe_ratio"]["reason"]
     '1 event, fewer than 10'
@@ -107,7 +117,7 @@ def calibration_facts(
     found = support("binary", y, "oe_ratio", patients)
     reason = found.reason
     one = estimate("binary", "oe_ratio", y, outputs, patients)
-    curve = None if reason is not None else calibration_curve(y, outputs)
+    curve = None if reason is not None else calibration_curve(y, outputs, patients)
     ratio = Interval(None, None, None, reason=reason)
     if one is not None:
         reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * one.variance**0.5
@@ -115,7 +125,7 @@ def calibration_facts(
         ratio = Interval(value, low, high, caution=found.caution)
     index = Interval(None, None, None, reason=reason or SAME)
     if curve is not None:
-        index = Interval(curve.ici, None, None, caution=ratio.caution)
+        index = Interval(curve.ici, curve.ici_low, curve.ici_high, caution=ratio.caution)
     return {"oe_ratio": asdict(ratio), "ici": asdict(index)}
 
 

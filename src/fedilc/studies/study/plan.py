@@ -28,6 +28,7 @@ from itertools import combinations, product
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import (
     ConfigDict,
     Field,
@@ -41,7 +42,7 @@ from pydantic import (
 from fedilc.algorithms import find_algorithm
 from fedilc.algorithms.loss_registry import has_classes, task_of
 from fedilc.data.inputs import example_shape
-from fedilc.data.silo import label_per_patient
+from fedilc.data.silo import folds_of, label_per_patient
 from fedilc.data.tables.table_settings import Scaling
 from fedilc.errors import ConfigError, DataError, DataProblemsError, listed, nearest
 from fedilc.evaluation.metrics import SCORES
@@ -56,6 +57,7 @@ from fedilc.studies.study.comparators import (
     TREE_RATE,
     alone_regression,
     has_sklearn,
+    kind_of,
     pooled_regression,
 )
 from fedilc.studies.study.data import StudyData, StudyTables
@@ -495,6 +497,22 @@ class StudyPlan:
             counts = np.unique(y, return_counts=True)[1]
             fewest = int(counts.min()) if len(counts) > 1 else 0
         return min(FOLDS, fewest) if fewest >= 4 else 0
+
+    def models_at(self, sites: Sequence[str], method: str) -> NDArray[np.intp] | None:
+        """Return which model predicts each example of these held-out silos, by number; None if one does.
+
+        Each silo has a model of its own, and a site alone has one per fold.
+        """
+        if kind_of(method) != "alone" and len(sites) == 1:
+            return None
+        parts, first = [], 0
+        for site in sites:
+            y, patients = self.data.labels[site], self.data.patients.get(site)
+            folds = self.folds(site) if kind_of(method) == "alone" else 0
+            part = folds_of(y, folds, self.data.loss, patients) if folds else np.zeros(len(y), np.intp)
+            parts.append(part + first)
+            first += max(1, folds)
+        return np.concatenate(parts)
 
     def _run(
         self, method: str, options: Mapping[str, Any], left_out: tuple[str, ...], seed: int, **more: Any

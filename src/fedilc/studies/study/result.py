@@ -18,12 +18,12 @@ from fedilc.evaluation.estimates import (
     own_estimate,
     support,
 )
-from fedilc.evaluation.intervals import Interval, mean_interval, score_interval
-from fedilc.evaluation.metrics import HIGHER_IS_BETTER, scores
+from fedilc.evaluation.intervals import Interval, mean_interval, score_interval, score_value
+from fedilc.evaluation.metrics import HIGHER_IS_BETTER
 from fedilc.evaluation.next_site import NextSite, next_site
 from fedilc.evaluation.significance import Comparison, compare_methods
 from fedilc.progress import counted
-from fedilc.studies.study.comparators import CHOSEN, NULL
+from fedilc.studies.study.comparators import CHOSEN, NULL, kind_of
 from fedilc.studies.study.plan import Choice, StudyPlan, chosen_method
 
 Outputs = dict[str, dict[str, list[NDArray[Any]]]]  # by site and method, one array of outputs per seed
@@ -65,17 +65,20 @@ class StudyResult:
         result, loss = cls(plan, choices, outputs, {}, {}, agreement), plan.data.loss
         for site in outputs:
             result.scores[site], result.by_seed[site] = {}, {}
-        models = [(site, method) for site, methods in outputs.items() for method in methods]
-        for site, method in counted("scores of models", models):
+        runs = [(site, method) for site, methods in outputs.items() for method in methods]
+        for site, method in counted("scores of models", runs):
             y, patients = plan.data.labels[site], plan.data.patients.get(site)
-            per_seed = outputs[site][method]
-            each = [scores(loss, y, one) for one in per_seed]
-            estimated = {name: own_estimate(loss, name, y, per_seed, patients) for name in plan.metrics}
+            per_seed, models = outputs[site][method], plan.models_at([site], method)
+            estimated = {
+                name: own_estimate(loss, name, y, per_seed, patients, models) for name in plan.metrics
+            }
             if method == NULL and "auroc" in estimated:  # a constant has this area in every sample
                 estimated["auroc"] = replace(estimated["auroc"], influence=np.zeros(1))
             result.scores[site][method] = estimated
             result.by_seed[site][method] = {
-                name: [float(one[name][0]) if np.isfinite(found.value) else np.nan for one in each]
+                name: [score_value(loss, name, y, one, models) for one in per_seed]
+                if np.isfinite(found.value)
+                else [np.nan] * len(per_seed)
                 for name, found in estimated.items()
             }
         for site, method in result.chosen.items():
@@ -147,7 +150,8 @@ class StudyResult:
             return Interval(None, None, None, reason=self.support(site, metric).reason)
         data = self.plan.data
         y, patients = data.labels[site], data.patients.get(site)
-        found = score_interval(data.loss, metric, y, self.outputs[site][method], patients)
+        models = self.plan.models_at([site], method)
+        found = score_interval(data.loss, metric, y, self.outputs[site][method], patients, models)
         return _without_limits(found, method, metric)
 
     def sites_of(self, method: str, metric: str) -> list[str]:
@@ -185,14 +189,15 @@ class StudyResult:
         """
         data, given = self.plan.data, self.outputs[site][method]
         y, patients, known = data.labels[site], data.patients.get(site), self.scores[site][method].get(metric)
+        models = self.plan.models_at([site], method)
         if own_scale:
             if known is None:
-                return estimate(data.loss, metric, y, given, patients, own_scale=True)
-            limits = limits_support(data.loss, y, metric, patients)
+                return estimate(data.loss, metric, y, given, patients, models, own_scale=True)
+            limits = limits_support(data.loss, y, metric, patients, models)
             return known if limits.reason is None and np.isfinite(known.value) else None
         key = (site, method, metric)
         if key not in self._estimates:
-            one = estimate(data.loss, metric, y, given, patients)
+            one = estimate(data.loss, metric, y, given, patients, models)
             if one is None:
                 return None
             self._estimates[key] = replace(one, influence=np.sqrt([one.influence @ one.influence]))
@@ -200,14 +205,16 @@ class StudyResult:
 
     def next_site(self, method: str, metric: str) -> NextSite:
         """Return what to expect of a method's score at the next site."""
-        return next_site(list(self.estimates(method, metric).values()), metric)
+        training = None if kind_of(method) == "alone" else len(self.plan.data.silos) - 1
+        return next_site(list(self.estimates(method, metric).values()), metric, training)
 
     def next_difference(self, method: str, metric: str, other: str | None = None) -> NextSite:
         """Return what to expect of a method's difference from another, or the reference, at the next site."""
         ours, theirs = (
             self.estimates(name, metric, own_scale=True) for name in (method, other or self.plan.reference)
         )
-        return next_site([difference(ours[site], theirs[site]) for site in ours if site in theirs])
+        apart = [difference(ours[site], theirs[site]) for site in ours if site in theirs]
+        return next_site(apart, None, len(self.plan.data.silos) - 1)
 
     def comparisons(self, metric: str, *, tested: bool = True) -> dict[str, Comparison]:
         """Return every algorithm compared with the reference; empty if no site has this score.

@@ -18,7 +18,6 @@ from fedilc.data.tables.silo_tables import SiloTable
 from fedilc.errors import ConfigError, nearest
 from fedilc.evaluation.intervals import score_interval
 from fedilc.evaluation.metrics import SCORES
-from fedilc.evaluation.stratified import auroc_within
 from fedilc.progress import counted
 from fedilc.studies.study.data import StudyData, StudyTables
 
@@ -97,6 +96,7 @@ def subgroup_facts(
     levels: Levels,
     places: Mapping[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, list[NDArray[Any]]]]],
     patients_of: Callable[[Sequence[str]], NDArray[np.intp] | None] = lambda _: None,
+    models_at: Callable[[Sequence[str], str], NDArray[np.intp] | None] = lambda _, __: None,
 ) -> list[dict[str, Any]]:
     """Return the scores in each level at each place: its examples, and every method's scores with intervals.
 
@@ -106,6 +106,7 @@ def subgroup_facts(
         levels: of each example, by site.
         places: by name, the sites there, their labels, and each method's outputs by seed, in that order.
         patients_of: returns whose each example of these sites is, if patients have several.
+        models_at: returns which model of a method predicts each example of these sites, if there are several.
     """
     found = []
     for place, (sites, y, methods) in counted(f"places with {text}", list(places.items())):
@@ -122,38 +123,22 @@ def subgroup_facts(
             }
             if task_of(loss) == "binary":
                 facts["events"] = int((y[rows] > 0.5).sum())
-            scores = {
-                method: _scores(
-                    loss, [levels[site] == level for site in sites], y[rows], outputs, rows, patients
-                )
-                for method, outputs in methods.items()
-            }
+            scores = {}
+            for method, outputs in methods.items():
+                models, kept = models_at(sites, method), [one[rows] for one in outputs]
+                parted = None if models is None else models[rows]
+                names = [name for name in SCORES[task_of(loss)] if len(sites) == 1 or _added(loss, name)]
+                scores[method] = {
+                    name: asdict(score_interval(loss, name, y[rows], kept, patients, parted))
+                    for name in names
+                }
             found.append({**facts, "methods": scores})
     return found
 
 
-def _scores(
-    loss: str,
-    members: Sequence[NDArray[np.bool_]],
-    y: NDArray[Any],
-    outputs: Sequence[NDArray[Any]],
-    rows: NDArray[np.bool_],
-    patients: NDArray[np.intp] | None,
-) -> dict[str, Any]:
-    """Return the scores of a subgroup; `members` are its examples by site, and `rows` among all sites'.
+def _added(loss: str, score: str) -> bool:
+    """Return whether a score is one of several sites too: others compare predictions of different models.
 
-    Of several sites, these are scores to which each example adds its own part, and the AUROC within sites:
-    others would compare predictions of different models.
+    Each example adds its own part to it, or it is the AUROC, which counts pairs of one model.
     """
-    kept = [one[rows] for one in outputs]
-    if len(members) == 1:
-        names: Sequence[str] = SCORES[task_of(loss)]
-        return {name: asdict(score_interval(loss, name, y, kept, patients)) for name in names}
-    names = [name for name in SCORES[task_of(loss)] if name in _ADDED]
-    found = {name: asdict(score_interval(loss, name, y, kept, patients)) for name in names}
-    if task_of(loss) != "binary":
-        return found
-    ends = np.cumsum([one.sum() for one in members])[:-1]
-    parts = [np.split(one, ends) for one in kept]
-    sites = [(own, [seed[place] for seed in parts]) for place, own in enumerate(np.split(y, ends))]
-    return {"auroc": asdict(auroc_within(sites)), **found}
+    return score in _ADDED or (task_of(loss) == "binary" and score == "auroc")

@@ -61,19 +61,17 @@ def _next_site(result: StudyResult, metric: str) -> str:
     method = "the chosen procedure" if headline == CHOSEN else headline
     if found.low is None or found.high is None:
         return f"What {name} to expect of {method} at a new site is unknown: {found.reason}."
-    # With so few sites the simulated coverage is below the nominal one, as docs/study.md shows.
-    kind, more = "95 % prediction interval", ""
+    more = ""
     if found.headline == "empirical":
-        kind = "prediction interval, nominally 95 %,"
         more = (
-            " and how far sites differed in other validations of clinical models; from these sites alone, by "
-            f"REML, {found.reml_low:.2f} to {found.reml_high:.2f}"
+            " that takes them to differ as sites did in other validations of clinical models; from these "
+            f"sites alone, {found.jeffreys_low:.2f} to {found.jeffreys_high:.2f}"
         )
     elif found.sites <= MOST_WITH_PRIOR:
         more = "; so few sites cannot narrow it"
     return (
         f"At a new site like these, expect {name} between {found.low:.2f} and {found.high:.2f} with {method} "
-        f"({kind} from {found.sites} sites{more})."
+        f"(95 % prediction interval from {found.sites} sites{more})."
     )
 
 
