@@ -49,11 +49,11 @@ VARIANTS: Mapping[str, StudySettings] = {
     CHOSEN: BASE,
     "without robust scaling": replace(BASE, scalings=("moments",)),
     "regression with robust scaling": replace(PLAIN, scalings=("robust",)),
-    "without a linear network": replace(BASE, networks=tuple(n for n in BASE.networks if n)),
-    "without a larger network": replace(BASE, networks=tuple(n for n in BASE.networks if not n)),
     "without weight decay": replace(BASE, network_decays=(0.0,)),
-    "without averaged weights": replace(BASE, averages=("none",)),
-    "one network": replace(BASE, networks=(), network_decays=(0.0,), averages=("none",)),
+    "with a linear network": replace(BASE, networks=((),)),
+    "with a larger network": replace(BASE, networks=((64, 32),)),
+    "with averaged weights": replace(BASE, averages=("none", "ema")),
+    "with all three": replace(BASE, networks=((), (64, 32)), averages=("none", "ema")),
 }
 MARGINS = (0.0, 2.0)  # besides that of the study
 

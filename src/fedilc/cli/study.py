@@ -151,7 +151,7 @@ def study(
         str | None,
         typer.Option(
             help="Other widths to choose from: linear, or widths such as 64 or 64-32, separated by commas. "
-            "(default: linear,64-32; none with --hidden or --model)"
+            "(default: none)"
         ),
     ] = None,
     network_decays: Annotated[
@@ -160,7 +160,7 @@ def study(
     ] = None,
     averages: Annotated[
         str | None,
-        typer.Option(help="Averages of weights to choose from: none, ema. (default: none,ema)"),
+        typer.Option(help="Averages of weights to choose from: none, ema. (default: none)"),
     ] = None,
     scalings: Annotated[
         str | None,

@@ -126,8 +126,10 @@ def test_what_methods_share_is_chosen_in_order_and_not_as_a_product(tmp_path: Pa
 
 
 def test_a_network_that_is_given_has_no_others_to_choose_from() -> None:
-    assert StudySettings().with_given({"hidden": (16,)}).networks == ()
-    assert StudySettings().with_given({"model": "linear"}).networks == ()
+    several = StudySettings(networks=((), (8,)))
+    assert several.with_given({"seeds": 1}).networks == ((), (8,))
+    assert several.with_given({"hidden": (16,)}).networks == ()
+    assert several.with_given({"model": "linear"}).networks == ()
     assert StudySettings().with_given({"hidden": (16,), "networks": ((8,),)}).networks == ((8,),)
 
 

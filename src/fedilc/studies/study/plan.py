@@ -123,9 +123,9 @@ class StudySettings:
     penalty_weights: Rates = (1.0, 100.0)
     weight_decays: Rates = (0.0001, 0.001, 0.01, 0.1, 1.0)
     scalings: Annotated[tuple[Scaling, ...], Field(min_length=1)] = ("moments", "robust")
-    networks: tuple[Widths, ...] = ((), (64, 32))
+    networks: tuple[Widths, ...] = ()
     network_decays: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] = (0.0, 0.01)
-    averages: Annotated[tuple[Average, ...], Field(min_length=1)] = ("none", "ema")
+    averages: Annotated[tuple[Average, ...], Field(min_length=1)] = ("none",)
     environment_size: PositiveInt = 32
     model: str | None = None
     hidden: Widths | None = (32,)
@@ -156,16 +156,15 @@ class StudySettings:
             raise ConfigError(first_mistake(error, values, where)) from error
 
 
-_ONE_NETWORK: dict[str, Any] = {"networks": (), "network_decays": (0.0,), "averages": ("none",)}
 IMAGES = StudySettings(
     rounds=30,
     learning_rates=(0.001,),
     local_learning_rates=(0.03,),
     penalty_weights=(1.0,),
     hidden=None,
-    **_ONE_NETWORK,
+    network_decays=(0.0,),
 )  # a convolutional network costs a thousand times as much as a small one for tables
-FEATURES = StudySettings(model="linear", hidden=None, **_ONE_NETWORK)  # of a pretrained network
+FEATURES = StudySettings(model="linear", hidden=None, network_decays=(0.0,))  # of a pretrained network
 
 
 def usual_settings(data: StudyData, given: Mapping[str, Any]) -> StudySettings:
