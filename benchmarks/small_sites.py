@@ -25,16 +25,12 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from fedilc.evaluation.calibration_curve import calibration_curve
-from fedilc.evaluation.decision_curve import net_benefit
-from fedilc.evaluation.estimates import support
 from fedilc.evaluation.intervals import Interval, score_intervals
 from fedilc.evaluation.metrics import SCORES, scores
 from fedilc.seeds import numpy_generator
 
 PATIENTS, EVENTS, ROWS_EACH = (20, 50, 200), (0.05, 0.3), (1, 4)
 POPULATION, RESAMPLES = 400_000, 200
-ICI, BENEFIT, THRESHOLD = "ICI", "net benefit at 0.2", 0.2
 BOOTSTRAPPED = 5  # one in so many samples, because a bootstrap costs a hundred times as much
 COLUMNS = {
     "patients": "patients",
@@ -82,43 +78,26 @@ def bootstrap(y: Floats, logits: Floats, seed: int) -> dict[str, Interval]:
     return found
 
 
-def intervals(y: Floats, logits: Floats, who: NDArray[np.intp] | None) -> dict[str, Interval]:
-    """Return the scores with their intervals, and those of calibration curve and decision curve."""
-    found = score_intervals("binary", y, logits, who)
-    enough = support("binary", y, "oe_ratio", who).reason is None
-    curve = calibration_curve(y, [logits], who) if enough else None
-    index = Interval(None, None, None)
-    if curve is not None:
-        index = Interval(curve.ici, curve.ici_low, curve.ici_high)
-    return {**found, ICI: index, BENEFIT: net_benefit(y, [logits], [THRESHOLD], who)[0]}
-
-
 def rows_of(patients: int, each: int, events: float, repetitions: int) -> Iterator[Row]:
     """Yield the coverage of each score's intervals at one kind of site."""
     intercept = intercept_of(events, each)
     population = sample(numpy_generator(0, "small sites"), POPULATION // each, each, intercept)
-    truth = {name: value[0] for name, value in scores("binary", *population[:2]).items()}
-    curve = calibration_curve(population[0], [population[1]])
-    assert curve is not None
-    truth |= {
-        ICI: curve.ici,
-        BENEFIT: net_benefit(population[0], [population[1]], [THRESHOLD])[0].value or 0.0,
-    }
+    truth = scores("binary", *population[:2])
     held: dict[str, dict[str, list[bool]]] = {
-        name: {"fedilc": [], "rows": [], "bootstrap": []} for name in (*SCORES["binary"], ICI, BENEFIT)
+        name: {"fedilc": [], "rows": [], "bootstrap": []} for name in SCORES["binary"]
     }
     for repetition in range(repetitions):
         generator = numpy_generator(repetition, "small sites", f"{patients} {each} {events}")
         y, logits, who = sample(generator, patients, each, intercept)
-        ways = {"fedilc": intervals(y, logits, who if each > 1 else None)}
+        ways = {"fedilc": score_intervals("binary", y, logits, who if each > 1 else None)}
         if each > 1:
-            ways["rows"] = intervals(y, logits, None)
+            ways["rows"] = score_intervals("binary", y, logits)
         if repetition % BOOTSTRAPPED == 0:
             ways["bootstrap"] = bootstrap(y, logits, repetition)
         for way, found in ways.items():
             for name, one in found.items():
                 if one.low is not None and one.high is not None:
-                    held[name][way].append(bool(one.low <= truth[name] <= one.high))
+                    held[name][way].append(bool(one.low <= truth[name][0] <= one.high))
     for name, inside in held.items():
         yield {
             "patients": patients,

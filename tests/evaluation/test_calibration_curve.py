@@ -111,3 +111,52 @@ def test_saturated_risks_have_a_finite_curve() -> None:
     found = calibration_curve(y, [60 * z])
     assert found is not None
     assert np.isfinite([found.observed, found.low, found.high]).all()
+
+
+@pytest.mark.parametrize(("slope", "shift"), [(1.0, 0.0), (0.6, 0.0), (1.0, 0.5)])
+def test_the_interval_of_the_index_holds_that_of_the_population(slope: float, shift: float) -> None:
+    random = np.random.default_rng(9)
+    z = random.normal(-0.5, 1.2, 200_000)
+    truth = np.abs(expit(slope * z + shift) - expit(z)).mean()
+    held, widths = [], []
+    for _ in range(200):
+        z = random.normal(-0.5, 1.2, 300)
+        y = (random.random(300) < expit(slope * z + shift)).astype(float)
+        found = calibration_curve(y, [z])
+        assert found is not None
+        assert found.ici_low <= found.ici <= found.ici_high
+        held.append(found.ici_low <= truth <= found.ici_high)
+        widths.append(found.ici_high - found.ici_low)
+    assert np.mean(held) >= 0.93
+    assert np.mean(widths) < 0.3
+
+
+def test_rows_of_one_patient_widen_the_band_and_the_interval_of_the_index() -> None:
+    """Four equal rows per patient say what one says; taken for four patients they halve the errors."""
+    y, z = drawn(300, 5)
+    times = (np.repeat(y, 4), [np.repeat(z, 4)])
+    one, rows = calibration_curve(y, [z]), calibration_curve(*times)
+    clustered = calibration_curve(*times, np.repeat(np.arange(300), 4))
+    assert one is not None
+    assert rows is not None
+    assert clustered is not None
+    np.testing.assert_allclose(clustered.observed, rows.observed)
+    width = [found.high - found.low for found in (one, rows, clustered)]
+    assert np.median(width[1] / width[0]) == pytest.approx(0.5, abs=0.1)
+    assert np.median(width[2] / width[0]) == pytest.approx(1, abs=0.2)
+    assert clustered.ici_high > rows.ici_high
+
+
+def test_the_clustered_band_covers_the_true_curve_if_rows_of_a_patient_are_alike() -> None:
+    random, covered, naive = np.random.default_rng(3), [], []
+    who = np.repeat(np.arange(80), 4)
+    for _ in range(200):
+        z = random.normal(-0.3, 1, 80)[who] + random.normal(0, 0.4, 320)
+        # A threshold of each patient's own, with the distribution that makes single rows logistic.
+        y = (random.logistic(size=80)[who] < z).astype(float)
+        for patients, kept in ((who, covered), (None, naive)):
+            found = calibration_curve(y, [z], patients, points=3)
+            assert found is not None
+            kept.append(found.low[1] <= found.predicted[1] <= found.high[1])
+    assert np.mean(covered) >= 0.9
+    assert np.mean(naive) < 0.85

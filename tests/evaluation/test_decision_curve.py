@@ -84,3 +84,18 @@ def test_few_events_have_a_value_without_limits() -> None:
     assert found.value is not None
     assert found.low is None
     assert found.caution == "9 events, fewer than 10"
+
+
+def test_rows_of_one_patient_are_added_before_they_are_squared() -> None:
+    random = np.random.default_rng(4)
+    z = random.normal(size=200)
+    y = (random.random(200) < 1 / (1 + np.exp(-z))).astype(float)
+    [one] = net_benefit(y, [z], [0.4])
+    [rows] = net_benefit(np.repeat(y, 4), [np.repeat(z, 4)], [0.4])
+    [found] = net_benefit(np.repeat(y, 4), [np.repeat(z, 4)], [0.4], np.repeat(np.arange(200), 4))
+    assert found.value == pytest.approx(one.value)
+    assert rows.high - rows.low == pytest.approx((one.high - one.low) / 2, rel=0.01)
+    # Student's t with 199 degrees in place of the normal distribution.
+    assert found.high - found.low == pytest.approx((one.high - one.low) * 1.97196 / 1.95996, rel=1e-3)
+    [few] = net_benefit(np.repeat([1.0, 0.0], [12, 88]), [np.zeros(100)], [0.2], np.arange(100) // 4)
+    assert few.caution == "3 patients with events, fewer than 10"
