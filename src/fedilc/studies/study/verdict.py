@@ -88,7 +88,7 @@ def _procedure(result: StudyResult, metric: str) -> str:
         for name, text in simpler.items()
     ]
     plain, taken = result.plan.regression, [f"{name} for {count}" for name, count in counts.most_common()]
-    unless = f", or {plain} if that is not clearly lower," if plain in result.algorithms else ""
+    unless = f", or {plain} unless that is clearly lower" if plain in result.algorithms else ""
     return (
         "The chosen procedure, which takes for each site the federated method of lowest loss at the others"
         f"{unless} ({', '.join(taken)}), had {NAMES[metric]} {result.mean(CHOSEN, metric).value:.3f} "
