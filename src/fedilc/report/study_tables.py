@@ -192,8 +192,8 @@ def next_site_notes(study: Study, method: str) -> list[str]:
         "by REML: the usual interval, mean ± t(k-2) √(tau² + se²), with Hartung-Knapp; if sites are few, it "
         "misses more than 5 % of next sites in most simulated settings.",
         f"For the {NAMES[study['deciding_metric']]} of {method}, tau is {found['tau']:.3f} on the scale of "
-        f"the analysis{compared} and I² {found['i2']:.0%}. The sites' models share training sites, which all intervals "
-        "but that by REML allow for; docs/study.md has their simulated coverage.",
+        f"the analysis{compared} and I² {found['i2']:.0%}. The sites' models share training sites, which all "
+        "intervals but that by REML allow for; docs/study.md has their simulated coverage.",
     ]
 
 
@@ -442,7 +442,8 @@ def _ends(study: Study, methods: Sequence[str] | None = None) -> list[str]:
         which = "; ".join(f"{method} for {listed(sites, 5)}" for method, sites in by_method.items())
         plain = "".join(f", or {name} unless that is clearly lower" for name in study.get("regressions", ()))
         found.append(
-            f"{CHOSEN}: for each site, the federated method of lowest loss at the training sites{plain} ({which})."
+            f"{CHOSEN}: for each site, the federated method of lowest loss at the training sites{plain} "
+            f"({which})."
         )
     for kind, what in _KINDS.items():
         names = [name for name in methods or study["methods"] if kind_of(name) == kind]
