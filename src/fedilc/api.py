@@ -221,7 +221,7 @@ def train_many(runs: Sequence[StackedRun], watch: Watch | None = None) -> list[T
     for key, places in stacks.items():
         members = [runs[place] for place in places]
         if isinstance(key, int):
-            results[key] = _train_alone(members[0], _renumbered(watch, places))
+            results[key] = train_alone(members[0], _renumbered(watch, places))
         else:
             found = train_stack(members, _renumbered(watch, places))
             results |= dict(zip(places, found, strict=True))
@@ -243,7 +243,7 @@ def _renumbered(watch: Watch | None, places: Sequence[int]) -> Watch | None:
     return renumbered
 
 
-def _train_alone(run: StackedRun, watch: Watch | None) -> Trained:
+def train_alone(run: StackedRun, watch: Watch | None) -> Trained:
     """Train one run by `train`."""
     model = copy.deepcopy(run.model).eval()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from fedilc.data.tables.silo_tables import read_tables
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.evaluation.estimates import Estimate
 from fedilc.evaluation.metrics import SCORES
-from fedilc.studies.study.data import StudyTables
+from fedilc.storage.files import read_tensors
+from fedilc.studies.study.data import StudyData, StudyTables
 from fedilc.studies.study.plan import Choice, StudyPlan
 from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.tasks import Task
 
 # Settings of a study that has one way to scale numbers and one network, so that few models are trained.
 ONE_CANDIDATE: Mapping[str, Any] = {
@@ -98,3 +101,13 @@ def patients(rows: int = 40, silos: int = 3, seed: int = 0) -> pl.DataFrame:
             "died": random.choice(["no", "yes"], count),
         }
     )
+
+
+def stored_run(folder: Path, task: Task, data: StudyData) -> Path:
+    """Return the file of a task's result, in whichever stack it was done."""
+    own = json.loads(json.dumps(task.identity(data)))
+    for path in (folder / "runs").glob("*.safetensors"):
+        found = read_tensors(path)[1]["task"]
+        if {key: value for key, value in found.items() if key != "stack"} == own:
+            return path
+    raise AssertionError(f"{folder} has no result of {task}")

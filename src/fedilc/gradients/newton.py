@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fedilc.errors import ConfigError, DivergedError, ModelError
 from fedilc.gradients.losses import Loss
+from fedilc.optimizers.optimizers import without_compiler
 
 # Stop if the next step can lower the objective by no more than this share of it. The gain of a step is
 # quadratic in the error of w, so that this error is then of the order of 1e-8.
@@ -43,6 +44,7 @@ def gradient_and_hessian(x: Tensor, y: Tensor, weights: Tensor, loss: Loss) -> t
     return gradient, packed(hessian), float(loss.per_example(logits, y).mean())
 
 
+@without_compiler
 class Newton(torch.optim.Optimizer):
     """Newton's method with step halving, for the weight and the intercept of a linear model.
 

@@ -121,7 +121,7 @@ class RateSchedule:
         return 1.0
 
 
-def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+def without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """Return an optimiser class whose methods do not load torch's compiler, which takes seconds.
 
     torch decorates these methods for use under `torch.compile`; below the decorators they are the same code.
@@ -137,7 +137,7 @@ def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Opt
     return type(kind.__name__, (kind,), {**methods, "step": plain_step})
 
 
-@_without_compiler
+@without_compiler
 class FedAdam(torch.optim.Optimizer):
     """Adam as in FedAdam (Reddi et al. 2021): no bias correction, and v starts at eps^2 (their tau^2).
 
@@ -182,7 +182,7 @@ class FedAdam(torch.optim.Optimizer):
         average.lerp_(square, 1 - decay)
 
 
-@_without_compiler
+@without_compiler
 class Yogi(FedAdam):
     """Yogi (Zaheer et al. 2018) as in FedYogi (Reddi et al. 2021): FedAdam with another v.
 
@@ -193,7 +193,7 @@ class Yogi(FedAdam):
         average.sub_((1 - decay) * square * (average - square).sign())
 
 
-@_without_compiler
+@without_compiler
 class LayerAdam(FedAdam):
     """Adam with one second moment per parameter tensor, so that coordinates keep their proportions.
 
@@ -238,5 +238,5 @@ class LayerAdam(FedAdam):
 def __getattr__(name: str) -> type[torch.optim.Optimizer]:
     """Return one of torch's optimisers by its class name; only those named in `algorithms/parts.py`."""
     if name in TORCH_OPTIMIZERS and hasattr(torch.optim, name):
-        return _without_compiler(getattr(torch.optim, name))
+        return without_compiler(getattr(torch.optim, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -38,7 +38,7 @@ _FREE = {
     *("average", "average_decay", "average_share", "outlier_factor", "evaluate_every", "thresholded_batch"),
 }
 _NEVER = ("balance", "silos_per_round", "min_silos", "classifier")  # a run with one of these is trained alone
-_NOT_BY_COORDINATE = ("adafactor",)  # its step of one coordinate depends on the others
+_NOT_BY_COORDINATE = ("adafactor", "layeradam")  # a step of one coordinate depends on the others
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from hospitals import ONE_CANDIDATE, hospitals, study_table
+from hospitals import ONE_CANDIDATE, hospitals, stored_run, study_table
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -21,10 +21,11 @@ from fedilc.storage.files import read_tensors
 from fedilc.studies.study import plan as planning
 from fedilc.studies.study.comparators import Estimator, null_outputs
 from fedilc.studies.study.data import StudyArrays, StudyData
+from fedilc.studies.study.fits import build_network
 from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings, chosen_method
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.run import run_study
-from fedilc.studies.study.tasks import AloneRegressionTask, RunTask, build_network, task_file
+from fedilc.studies.study.tasks import AloneRegressionTask, RunTask
 
 SMALL = {
     **ONE_CANDIDATE,
@@ -99,7 +100,7 @@ def test_the_null_of_quantities_is_their_mean_and_of_classes_their_frequencies()
 
 def stored(result: StudyResult, folder: Path, site: str, method: str) -> dict[str, np.ndarray]:
     task = result.plan.final(method, site, result.choices[site][method])[0]
-    tensors, _ = read_tensors(task_file(folder, task, result.plan.data))
+    tensors, _ = read_tensors(stored_run(folder, task, result.plan.data))
     return {name.removeprefix("weights."): tensor.double().numpy() for name, tensor in tensors.items()}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from hospitals import ONE_CANDIDATE, hospitals, study_table
+from hospitals import ONE_CANDIDATE, hospitals, stored_run, study_table
 from sklearn.metrics import roc_auc_score
 
 from fedilc.data import Federation, Silo
@@ -19,7 +19,6 @@ from fedilc.studies.study.data import StudyArrays, StudyData
 from fedilc.studies.study.plan import StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.run import run_study
-from fedilc.studies.study.tasks import task_file
 from fedilc.studies.study.verdict import verdict
 from fedilc.studies.worker_pool import Work
 
@@ -45,7 +44,7 @@ def studied(data: StudyData, folder: Path, **changes: object) -> StudyResult:
 
 def weights(result: StudyResult, folder: Path, site: str, method: str) -> dict[str, torch.Tensor]:
     task = result.plan.final(method, site, result.choices[site][method])[0]
-    tensors, _ = read_tensors(task_file(folder, task, result.plan.data))
+    tensors, _ = read_tensors(stored_run(folder, task, result.plan.data))
     return {name: tensor for name, tensor in tensors.items() if name.startswith("weights.")}
 
 

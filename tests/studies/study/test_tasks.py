@@ -7,13 +7,14 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 from hospitals import hospitals, study_table
 
 from fedilc.errors import FedILCWarning
 from fedilc.storage.files import read_tensors
 from fedilc.studies.study.comparators import POOLED
 from fedilc.studies.study.data import StudyTables
-from fedilc.studies.study.tasks import AloneTask, RunTask, TaskJob, task_file
+from fedilc.studies.study.tasks import AloneTask, RunTask, TaskJob, name_of, perform_all, stacks_of
 
 RUN = RunTask("fedsgd", {"rounds": 2, "learning_rate": 0.1}, ("H0", "H1"), (4,), 0, predicted="H2")
 ALONE = AloneTask("H0", 1, 4, (0.1,), 2, 1, (4,), (0, 1))
@@ -35,7 +36,7 @@ def test_whatever_a_run_depends_on_gives_it_another_file(data: StudyTables, tmp_
         ALONE,
         replace(ALONE, fold=2),
     ]
-    assert len({task_file(tmp_path, task, data) for task in (RUN, *others)}) == 1 + len(others)
+    assert len({name_of(task.identity(data)) for task in (RUN, *others)}) == 1 + len(others)
 
 
 def test_the_labels_of_the_silo_to_predict_are_no_part_of_it_but_its_features_are(
@@ -46,15 +47,15 @@ def test_the_labels_of_the_silo_to_predict_are_no_part_of_it_but_its_features_ar
     labels = pl.when(there).then(turned).otherwise(pl.col("died")).alias("died")
     ages = pl.when(there).then(pl.lit("1")).otherwise(pl.col("age")).alias("age")
     other = [
-        task_file(tmp_path, RUN, study_table(tmp_path, hospitals(3, rows=20).with_columns(column), name))
+        name_of(RUN.identity(study_table(tmp_path, hospitals(3, rows=20).with_columns(column), name)))
         for name, column in (("labels", labels), ("ages", ages))
     ]
-    assert other[0] == task_file(tmp_path, RUN, data) != other[1]
+    assert other[0] == name_of(RUN.identity(data)) != other[1]
 
 
 def test_a_result_is_kept_with_its_weights_outputs_and_what_it_was(data: StudyTables, tmp_path: Path) -> None:
-    path = task_file(tmp_path, RUN, data)
-    job = TaskJob("fedsgd", "fedsgd", path.parent, 1, RUN, path)
+    job = TaskJob.of(tmp_path, [RUN], data)
+    (path,) = job.paths
     assert not job.finished()
     job.perform(data)
     assert job.finished()
@@ -95,3 +96,38 @@ def test_a_site_with_nothing_to_learn_from_has_no_model_and_says_why(tmp_path: P
     tensors, about = ALONE.perform(study_table(tmp_path, frame))
     assert tensors == {}
     assert "no column is left to learn from" in about["failed"]
+
+
+def test_tasks_are_stacked_by_what_they_are_and_give_what_each_gives_alone(data: StudyTables) -> None:
+    other = replace(RUN, options={"rounds": 3, "learning_rate": 0.03}, training=("H1", "H2"), predicted="H0")
+    tasks = [RUN, other, replace(RUN, seed=1), ALONE, replace(ALONE, fold=0), replace(RUN, hidden=None)]
+    assert [len(stack) for stack in stacks_of(tasks, data)] == [2, 1, 2, 1]
+    for stack in ([RUN, other], [ALONE, replace(ALONE, fold=0)]):
+        for task, (tensors, about) in zip(stack, perform_all(stack, data), strict=True):
+            alone, about_alone = task.perform(data)
+            assert about["failed"] is about_alone["failed"] is None
+            assert tensors.keys() == alone.keys()
+            for name, tensor in tensors.items():
+                torch.testing.assert_close(tensor, alone[name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_stack_that_is_partly_done_is_done_again_with_the_same_bits(
+    data: StudyTables, tmp_path: Path
+) -> None:
+    other = replace(RUN, training=("H1", "H2"), predicted="H0")
+    job = TaskJob.of(tmp_path, [RUN, other], data)
+    assert job.cost == 2
+    job.perform(data)
+    before = [path.read_bytes() for path in job.paths]
+    tensors = [read_tensors(path)[0] for path in job.paths]
+    job.paths[1].unlink()
+    assert not job.finished()
+    TaskJob.of(tmp_path, [RUN, other], data).perform(data)
+    assert job.finished()
+    assert len(before) == len(list((tmp_path / "runs").iterdir()))
+    for path, first in zip(job.paths, tensors, strict=True):
+        assert all(torch.equal(value, first[name]) for name, value in read_tensors(path)[0].items())
+    others = TaskJob.of(
+        tmp_path, [RUN, other, replace(RUN, options={"rounds": 1, "learning_rate": 1.0})], data
+    )
+    assert set(others.paths).isdisjoint(job.paths)

@@ -30,6 +30,7 @@ from fedilc.data.tables.silo_tables import SiloTables, read_tables
 from fedilc.data.tables.table_settings import Scaling, TableSettings
 from fedilc.errors import ConfigError, DataError, listed, nearest
 
+_KEPT_ROWS = 100_000  # of inputs: a hundred sets of training silos of a small study
 _TABLES = {".csv", ".tsv", ".xlsx", ".parquet", ".dta", ".sav"}
 
 
@@ -103,7 +104,9 @@ class StudyData(ABC):
 
 @dataclass(frozen=True)
 class StudyTables(StudyData):
-    """Tables as `read_tables` reads them; inputs of the last training silos asked for are kept.
+    """Tables as `read_tables` reads them; inputs for the last training silos are kept.
+
+    Of large tables, those of one set of training silos are kept.
 
     `indicators` is whether inputs have indicators of missing values.
     """
@@ -150,7 +153,8 @@ class StudyTables(StudyData):
         """Return a silo's inputs, preprocessed by what the training silos hold."""
         key = (scaling, *training)
         if key not in self._kept:
-            self._kept.clear()
+            if sum(len(x) for kept in self._kept.values() for x in kept.values()) > _KEPT_ROWS:
+                self._kept.clear()
             fitted = self._prepared(self.tables.fit(training, scaling))
             frames = {name: table.frame for name, table in self.tables.silos.items()}
             self._kept[key] = {name: fitted.transform(frame) for name, frame in frames.items()}

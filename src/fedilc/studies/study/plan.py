@@ -6,7 +6,7 @@ Silos are dealt into at most four groups. The settings for a held-out silo are c
                              other one, so that settings are chosen for held-out silos
     choose_by="validation"   models are trained without this group on 80 % of each silo, scored on the rest
 
-The settings and the round with the lowest loss (see `choosing_loss`), each scored silo counting equally, are
+The settings and the round with the lowest loss (`choosing_losses`), each scored silo counting equally, are
 then used to train on all silos but the held-out one, once per seed. With four silos, "silo" is nested
 leave-one-silo-out; with more, groups keep the number of models that are trained for choosing the same.
 
@@ -61,8 +61,9 @@ from fedilc.studies.study.comparators import (
     pooled_regression,
 )
 from fedilc.studies.study.data import StudyData, StudyTables
+from fedilc.studies.study.fits import Network, build_network
 from fedilc.studies.study.subgroups import subgroup_levels
-from fedilc.studies.study.tasks import PLAIN, AloneRegressionTask, AloneTask, Network, RunTask, build_network
+from fedilc.studies.study.tasks import PLAIN, AloneRegressionTask, AloneTask, RunTask
 
 ALGORITHMS = ("fedavg", "fedsgd", "fishr-inter-geo", "fishr-intra-geo", "geometric")
 REFERENCES = ("fedavg", "fedsgd")

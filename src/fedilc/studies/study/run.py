@@ -17,7 +17,7 @@ from fedilc.errors import FedILCError
 from fedilc.studies.study.comparators import ALONE, NULL, alone_regression, null_outputs
 from fedilc.studies.study.plan import Choice, StudyPlan, choose
 from fedilc.studies.study.result import Agreement, StudyResult, mean_agreement
-from fedilc.studies.study.tasks import AloneTask, RunTask, Task, TaskJob, read_result, task_file
+from fedilc.studies.study.tasks import AloneTask, RunTask, Task, TaskJob, name_of, read_result, stacks_of
 from fedilc.studies.worker_pool import Show, Work, working
 
 
@@ -88,29 +88,32 @@ class _Runs:
 
     def __init__(self, plan: StudyPlan, folder: Path, work: Work) -> None:
         self.plan, self.folder, self.work = plan, folder, work
+        self._files: dict[str, Path] = {}
 
     def expect(self, tasks: Sequence[Task]) -> None:
         """Count the runs to be done: these, and one per held-out silo, method and seed, not yet known."""
-        self.work.later.update(job.kind for job in self._jobs(tasks))
+        self.work.later.update({self._name(task): task.algorithm for task in tasks}.values())
         sites, seeds = len(self.plan.held_out), self.plan.settings.seeds
         self.work.later.update(
             {name: sites * (1 if self.plan.without_chance(name) else seeds) for name in self.plan.methods}
         )
 
     def do(self, label: str, tasks: Sequence[Task]) -> None:
-        """Do the tasks that are not done."""
-        self.work.do(label, self._jobs(tasks))
-
-    def _jobs(self, tasks: Sequence[Task]) -> list[TaskJob]:
-        """Return a job per file: tasks may coincide."""
-        files = {self._file(task): task for task in tasks}
-        return [
-            TaskJob(task.algorithm, task.algorithm, path.parent, 1, task, path)
-            for path, task in files.items()
+        """Do the tasks that are not done; which are done together depends on these tasks alone."""
+        new = {name: task for task in tasks if (name := self._name(task)) not in self._files}
+        jobs = [
+            TaskJob.of(self.folder, stack, self.plan.data)
+            for stack in stacks_of(new.values(), self.plan.data)
         ]
+        for job in jobs:
+            self._files |= dict(zip(map(self._name, job.tasks), job.paths, strict=True))
+        self.work.do(label, jobs)
+
+    def _name(self, task: Task) -> str:
+        return name_of(task.identity(self.plan.data))
 
     def _file(self, task: Task) -> Path:
-        return task_file(self.folder, task, self.plan.data)
+        return self._files[self._name(task)]
 
     def first(self, groups: Sequence[int]) -> list[RunTask]:
         """Return runs as many as choosing settings takes; which ones they are is known step by step."""

@@ -6,197 +6,37 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedilc import __version__
 from fedilc.algorithms import find_algorithm
-from fedilc.algorithms.loss_registry import LossName, has_classes, task_of
+from fedilc.algorithms.loss_registry import LossName, has_classes
 from fedilc.algorithms.user_code import code_digest
-from fedilc.api import train
-from fedilc.data import Federation, Silo
+from fedilc.data import Silo
 from fedilc.data.digests import digest
-from fedilc.data.inputs import Shape, example_shape, require_one_input
+from fedilc.data.inputs import require_one_input
 from fedilc.data.silo import by_patient, folds_of
 from fedilc.data.tables.table_settings import Scaling
 from fedilc.errors import (
     CheckpointError,
-    ConfigError,
     DataError,
-    DivergedError,
     FedILCWarning,
-    NonFiniteError,
 )
-from fedilc.evaluation.calibration import calibration_intercept
-from fedilc.federation import Record
-from fedilc.gradients import Loss
-from fedilc.models import build_model
-from fedilc.models.user_models import user_network
 from fedilc.seeds import numpy_generator
 from fedilc.storage.files import read_tensors, write_tensors
-from fedilc.studies.study.comparators import ALONE, ESTIMATED, ON_POOLED_DATA, POOLED, Estimator
+from fedilc.studies.study.comparators import ALONE, ESTIMATED, ON_POOLED_DATA, POOLED
 from fedilc.studies.study.data import StudyData
-from fedilc.studies.worker_pool import Job
-from fedilc.training.callbacks import Callback, Run
-
-_ROWS = 2048  # examples predicted at a time
-
-Examples = tuple[Tensor, Tensor]
-# The widths of the hidden layers of "mlp"; None for "cnn"; or the name of a model, or module:function.
-Network = tuple[int, ...] | str | None
-
-
-@dataclass
-class Fitted:
-    """A model with its weights after the last round, losses by round, and why training failed.
-
-    Attributes:
-        predict: gives the outputs for inputs.
-        weights: by parameter; none if training failed.
-        curve: the losses of the scored sets, by round.
-        failed: why there are no weights.
-        agreement: that of the silos' signs, by round and layer, of algorithms that measure it.
-    """
-
-    predict: Callable[[Tensor], Tensor]
-    weights: dict[str, Tensor] = field(default_factory=dict)
-    curve: dict[str, dict[str, float]] = field(default_factory=dict)
-    failed: str | None = None
-    agreement: dict[str, dict[str, float]] = field(default_factory=dict)
-
-
-class _Curve(Callback):
-    """Record the losses of the sets that are scored."""
-
-    def __init__(self, loss: Loss, model: nn.Module, scored: Mapping[str, Examples], every: int) -> None:
-        self.loss, self.model, self.scored, self.every = loss, model, scored, every
-        self.curve: dict[str, dict[str, float]] = {}
-
-    def on_round(self, run: Run, record: Record) -> None:
-        """Score the weights after every so many rounds."""
-        number = int(record["round"])
-        if not self.scored or (number % self.every and number != run.rounds):
-            return
-        self.curve[str(number)] = {
-            name: choosing_loss(self.loss, _predict(self.model, run.weights, x), y)
-            for name, (x, y) in self.scored.items()
-        }
-
-
-def fit(
-    data: StudyData,
-    silos: Sequence[Silo],
-    network: Network,
-    algorithm: str,
-    options: Mapping[str, Any],
-    seed: int,
-    scored: Mapping[str, Examples] | None = None,
-) -> Fitted:
-    """Train the study's network over silos, with the losses of the scored sets by round.
-
-    Args:
-        data: the study's data, which has the loss and the number of outputs.
-        silos: to train on.
-        network: what is trained, unless the algorithm is a regression, which is linear.
-        algorithm: by name.
-        options: of `train`, and "score_every": the rounds between scores.
-        seed: of the first weights and of every choice in training.
-        scored: sets of examples whose loss is recorded.
-    """
-    given = dict(options)
-    newton = find_algorithm(algorithm)[1].is_newton
-    model = build_network("linear" if newton else network, example_shape(silos[0].x), data.outputs, seed)
-    loss = Loss(data.loss)
-    curve = _Curve(loss, model, scored or {}, int(given.pop("score_every", 1)))
-    federation = Federation("study", silos, loss=data.loss)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FedILCWarning)
-        try:
-            watching = [] if newton else [curve]
-            result = train(federation, model, algorithm, seed=seed, callbacks=watching, **given)
-        except (DivergedError, NonFiniteError) as error:
-            return Fitted(partial(_predict, model, {}), failed=str(error))
-        except ConfigError as error:  # columns that depend on one another have no regression
-            if not newton:
-                raise
-            return Fitted(partial(_predict, model, {}), failed=str(error))
-    weights = {name: tensor.detach().clone() for name, tensor in result.model.named_parameters()}
-    agreement = {str(record["round"]): record.get("sign_agreement") for record in result.history}
-    known = {number: found for number, found in agreement.items() if found and len(silos) > 1}
-    fitted = Fitted(partial(_predict, model, weights), weights, curve.curve, agreement=known)
-    if newton and scored:  # a regression is its minimum; weights on the way to it are not scored
-        fitted.curve[str(given["rounds"])] = {
-            name: choosing_loss(loss, fitted.predict(x), y) for name, (x, y) in scored.items()
-        }
-    return fitted
-
-
-def fit_estimator(
-    data: StudyData,
-    silo: Silo,
-    method: str,
-    options: Mapping[str, Any],
-    scored: Mapping[str, Examples] | None = None,
-) -> Fitted:
-    """Train a comparator of scikit-learn on one silo's examples, with the losses of the scored sets."""
-    loss = Loss(data.loss)
-    x = _rows(require_one_input(silo.x, "a study"))
-    found = Estimator.of(method, data.loss, data.outputs, options, x, silo.y.double().numpy())
-    curve: dict[str, dict[str, float]] = {}
-    for name, (inputs, labels) in (scored or {}).items():
-        for number, outputs in found.staged(_rows(inputs)):
-            scores = curve.setdefault(str(number), {})
-            scores[name] = choosing_loss(loss, torch.from_numpy(outputs), labels)
-    weights = {name: torch.from_numpy(values) for name, values in found.coefficients.items()}
-    return Fitted(lambda inputs: torch.from_numpy(found.outputs(_rows(inputs))), weights, curve)
-
-
-def _rows(x: Tensor) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = x.reshape(len(x), -1).double().numpy()
-    return found
-
-
-def build_network(network: Network, inputs: Shape, outputs: int, seed: int) -> nn.Module:
-    """Return the network of a study with its first weights.
-
-    A function of the user's own takes the shape of an input and the number of outputs, or nothing.
-    """
-    if isinstance(network, str) and ":" in network:
-        return user_network(network, seed, inputs, outputs)
-    if isinstance(network, str):
-        return build_model(network, inputs, outputs, seed)
-    name, sizes = ("cnn", {}) if network is None else ("mlp", {"hidden": network})
-    return build_model(name, inputs, outputs, seed, **sizes)
-
-
-def choosing_loss(loss: Loss, outputs: Tensor, y: Tensor) -> float:
-    """Return the loss that settings are chosen by: the mean loss, of binary labels with a refitted intercept.
-
-    Sites differ in how common the positive class is. Without the refit, settings that predict almost nothing
-    win, since their loss depends least on the share of positives. A set with one class has no intercept, and
-    gives NaN.
-    """
-    outputs = outputs.double()
-    if task_of(loss.name) == "binary":
-        intercept = calibration_intercept(y.double().numpy(), outputs[:, 0].numpy())[0]
-        outputs = outputs + float(intercept)
-    return float(loss.per_example(outputs, loss.labels(y, outputs.dtype)).mean())
-
-
-@torch.no_grad()
-def _predict(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    model.eval()
-    x = x.to(next(iter(weights.values())).dtype)
-    parts = [torch.func.functional_call(model, dict(weights), (part,)) for part in x.split(_ROWS)]
-    return torch.cat([part.reshape(len(part), -1) for part in parts])
+from fedilc.studies.study.fits import Examples, Fit, Fitted, Network, fit_all, fit_estimator
+from fedilc.studies.worker_pool import POLL_SECONDS, Job
 
 
 @dataclass(frozen=True)
@@ -243,9 +83,23 @@ def validation_rows(
     return held
 
 
+def _stacks(network: Network, algorithm: str) -> bool:
+    """Return whether a network can be trained in lockstep with others: a perceptron, or a linear model."""
+    plain = isinstance(network, tuple) or network in ("mlp", "linear")
+    return plain or find_algorithm(PLAIN if algorithm == POOLED else algorithm)[1].is_newton
+
+
+def _is_large(data: StudyData) -> bool:
+    """Return whether tables of several preprocessings should not be in memory at the same time."""
+    return sum(len(y) for y in data.labels.values()) > LARGE_ROWS
+
+
+LARGE_ROWS = 20_000
 PLAIN = "fedsgd"  # on one silo it is plain full-batch training with the server's optimiser
 
 Result = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and what there is to know about them
+Steps = Generator[list[Fit], list[Fitted], Result]  # what a task trains, step by step
+Shared = dict[Hashable, tuple[list[Silo], dict[str, Examples]]]  # of tasks that are done together
 
 
 @dataclass(frozen=True)
@@ -274,6 +128,7 @@ class RunTask:
     validation: float = 0.0
     predicted: str | None = None
     scaling: Scaling = "moments"
+    stages: ClassVar[int] = 1
 
     def identity(self, data: StudyData) -> dict[str, Any]:
         """Return everything that the run depends on."""
@@ -285,19 +140,38 @@ class RunTask:
         }
 
     def perform(self, data: StudyData) -> Result:
-        """Train; return weights and predictions, and the losses by round."""
-        silos, scored = self._silos(data)
+        """Train alone; return weights and predictions, and the losses by round."""
+        return perform_all([self], data)[0]
+
+    def stack(self, data: StudyData) -> Hashable | None:
+        """Return what tasks that are done together have in common; None if this one is done alone."""
+        if self.algorithm in ESTIMATED or not _stacks(self.hidden, self.algorithm):
+            return None
+        kind = (self.algorithm, repr(self.hidden), self.seed, bool(self.scored), self.validation)
+        return (*kind, self.predicted is None, self.training if _is_large(data) else None)
+
+    def steps(self, data: StudyData, shared: Shared) -> Steps:
+        """Yield the fit, and return the result."""
+        apart = (self.seed,) if self.validation else ()
+        key = (self.training, self.scored, self.scaling, self.validation, self._pools, *apart)
+        if key not in shared:
+            shared[key] = self._silos(data)
+        silos, scored = shared[key]
         if self.algorithm in ESTIMATED:
             fitted = fit_estimator(data, silos[0], self.algorithm, self.options, scored)
         else:
             algorithm = PLAIN if self.algorithm == POOLED else self.algorithm
-            fitted = fit(data, silos, self.hidden, algorithm, self.options, self.seed, scored)
+            (fitted,) = yield [Fit(silos, self.hidden, algorithm, self.options, self.seed, scored)]
         tensors = {f"weights.{name}": tensor for name, tensor in fitted.weights.items()}
         if self.predicted is not None and fitted.failed is None:
             inputs = data.inputs(self.training, self.predicted, self.scaling)
             tensors["outputs"] = self._units(data).to_data_units(fitted.predict(inputs))
         about: dict[str, Any] = {"curve": fitted.curve, "failed": fitted.failed}
         return tensors, about | ({"agreement": fitted.agreement} if self.predicted is not None else {})
+
+    @property
+    def _pools(self) -> bool:
+        return self.algorithm in ON_POOLED_DATA
 
     def _units(self, data: StudyData) -> Units:
         return Units.of(data.loss, [data.labels[name] for name in self.training])
@@ -320,7 +194,7 @@ class RunTask:
                     scored[name] = (x[held], y[held])
                 x, y = x[~held], y[~held]
             silos.append(Silo(name, x, y))
-        if self.algorithm in ON_POOLED_DATA:
+        if self._pools:
             inputs = [require_one_input(silo.x, "a study") for silo in silos]
             silos = [Silo(POOLED, torch.cat(inputs), torch.cat([silo.y for silo in silos]))]
         return silos, scored
@@ -343,6 +217,7 @@ class AloneTask:
     seeds: tuple[int, ...]
 
     algorithm = ALONE  # of the network; that of a regression is a field
+    stages: ClassVar[int] = 2  # how many times it trains something that depends on what came before
 
     def identity(self, data: StudyData) -> dict[str, Any]:
         """Return everything that the run depends on."""
@@ -352,12 +227,23 @@ class AloneTask:
 
     def perform(self, data: StudyData) -> Result:
         """Return the predictions of the fold's examples, by seed."""
+        return perform_all([self], data)[0]
+
+    def stack(self, data: StudyData) -> Hashable | None:
+        """Return what tasks that are done together have in common; None if this one is done alone."""
+        if not _stacks(self.hidden, PLAIN):
+            return None
+        kind = (self.algorithm, repr(self.hidden), self.rates, self.rounds, self.every, self.seeds)
+        return (*kind, (self.site, self.fold) if _is_large(data) else None)
+
+    def steps(self, data: StudyData, _shared: Shared) -> Steps:
+        """Yield the fits to choose by, then those of all seeds; return the result."""
         try:
-            return self._perform(data)
+            return (yield from self._steps(data))
         except DataError as error:  # so few rows that no column differs among them
             return {}, {"failed": str(error)}
 
-    def _perform(self, data: StudyData) -> Result:
+    def _steps(self, data: StudyData) -> Steps:
         patients = data.patients.get(self.site)
         held = folds_of(data.labels[self.site], self.folds, data.loss, patients) == self.fold
         rest = np.flatnonzero(~held)
@@ -365,23 +251,29 @@ class AloneTask:
         y = units.labels(data, self.site)
         of_rest = None if patients is None else patients[rest]
         found: dict[tuple[float, int], list[float]] = {}
+        tried: list[tuple[float, Fit]] = []
         for left_out in self._parts(y[rest].numpy(), data.loss, of_rest):
             inner, first = rest[left_out], rest[~left_out]
             x = data.inputs_by_rows(self.site, first)
             silo, scored = Silo(self.site, x[first], y[first]), {"": (x[inner], y[inner])}
-            for rate in self.rates:
-                fitted = self._fit(data, silo, rate, self.rounds, self.seeds[0], scored)
-                for number, losses in fitted.curve.items():
-                    if np.isfinite(losses[""]):
-                        found.setdefault((rate, int(number)), []).append(losses[""])
+            silos = [silo]
+            tried += [
+                (rate, self._fit(silos, rate, self.rounds, self.seeds[0], scored)) for rate in self.rates
+            ]
+        fits = yield from self._trained(data, [one for _, one in tried])
+        for (rate, _), fitted in zip(tried, fits, strict=True):
+            for number, losses in fitted.curve.items():
+                if np.isfinite(losses[""]):
+                    found.setdefault((rate, int(number)), []).append(losses[""])
         if not found:
             return {}, {"failed": "training diverged at every rate"}
         best_rate, best_round = min(found, key=lambda key: float(np.mean(found[key])))
         x = data.inputs_by_rows(self.site, rest)
-        silo = Silo(self.site, x[rest], y[rest])
+        silos = [Silo(self.site, x[rest], y[rest])]
         tensors = {"rows": torch.from_numpy(np.flatnonzero(held))}
-        for seed in self.seeds:
-            fitted = self._fit(data, silo, best_rate, best_round, seed)
+        last = [self._fit(silos, best_rate, best_round, seed) for seed in self.seeds]
+        fits = yield from self._trained(data, last)
+        for seed, fitted in zip(self.seeds, fits, strict=True):
             if fitted.failed:
                 return {}, {"failed": fitted.failed}
             tensors[f"outputs.{seed}"] = units.to_data_units(fitted.predict(x[held]))
@@ -395,15 +287,18 @@ class AloneTask:
 
     def _fit(
         self,
-        data: StudyData,
-        silo: Silo,
+        silos: list[Silo],
         rate: float,
         rounds: int,
         seed: int,
         scored: Mapping[str, Examples] | None = None,
-    ) -> Fitted:
+    ) -> Fit:
         options = {"learning_rate": rate, "rounds": rounds, "score_every": self.every}
-        return fit(data, [silo], self.hidden, PLAIN, options, seed, scored)
+        return Fit(silos, self.hidden, PLAIN, options, seed, scored or {})
+
+    def _trained(self, _data: StudyData, fits: list[Fit]) -> Generator[list[Fit], list[Fitted], list[Fitted]]:
+        """Return what the fits give."""
+        return (yield fits)
 
 
 @dataclass(frozen=True)
@@ -422,16 +317,19 @@ class AloneRegressionTask(AloneTask):
         folds = folds_of(y, self.folds, loss, patients)
         return [folds == fold for fold in range(self.folds)]
 
-    def _fit(
-        self,
-        data: StudyData,
-        silo: Silo,
-        rate: float,
-        rounds: int,  # noqa: ARG002 - part of the signature that runs share
-        seed: int,  # noqa: ARG002 - part of the signature that runs share
-        scored: Mapping[str, Examples] | None = None,
-    ) -> Fitted:
-        return fit_estimator(data, silo, self.algorithm, {"weight_decay": rate}, scored)
+    def stack(self, _data: StudyData) -> Hashable | None:
+        """Return None: scikit-learn trains one model after another."""
+        return None
+
+    def _trained(self, data: StudyData, fits: list[Fit]) -> Generator[list[Fit], list[Fitted], list[Fitted]]:
+        """Return what scikit-learn gives."""
+        yield from ()
+        return [
+            fit_estimator(
+                data, one.silos[0], self.algorithm, {"weight_decay": one.options["learning_rate"]}, one.scored
+            )
+            for one in fits
+        ]
 
 
 Task = RunTask | AloneTask
@@ -444,46 +342,132 @@ def _identity(task: Task, data: StudyData) -> dict[str, Any]:
     return {"version": __version__, **asdict(task), **code, "loss": data.loss, "outputs": data.outputs}
 
 
-def task_file(folder: Path, task: Task, data: StudyData) -> Path:
-    """Return where the result of a task is kept."""
-    return folder / "runs" / f"{_name(task.identity(data))}.safetensors"
-
-
-def _name(identity: Mapping[str, Any]) -> str:
+def name_of(identity: Mapping[str, Any]) -> str:
+    """Return the name of the file of a result that depends on this."""
     text = json.dumps(json.loads(json.dumps(identity)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
+def perform_all(
+    tasks: Sequence[Task], data: StudyData, progress: Callable[[float], None] = lambda _: None
+) -> list[Result]:
+    """Do tasks together: what all of them train next is trained at once; return their results in order."""
+    shared: Shared = {}
+    results: dict[int, Result] = {}
+    waiting: dict[int, tuple[Steps, list[Fit]]] = {}
+
+    def advance(place: int, steps: Steps, fitted: list[Fitted] | None) -> None:
+        try:
+            waiting[place] = steps, steps.send(fitted) if fitted is not None else next(steps)
+        except StopIteration as end:
+            waiting.pop(place, None)
+            results[place] = end.value
+
+    for place, task in enumerate(tasks):
+        advance(place, task.steps(data, shared), None)
+    stage, stages = 0, max(task.stages for task in tasks)
+    while waiting:
+        now = dict(waiting)
+        wanted = [one for _, fits in now.values() for one in fits]
+        fitted = iter(fit_all(data, wanted, partial(_overall, progress, stage, stages)))
+        stage += 1
+        for place, (steps, fits) in now.items():
+            advance(place, steps, [next(fitted) for _ in fits])
+    return [results[place] for place in range(len(tasks))]
+
+
+def _overall(progress: Callable[[float], None], stage: int, stages: int, share: float) -> None:
+    progress((stage + share) / stages)
+
+
+def stacks_of(tasks: Iterable[Task], data: StudyData) -> list[list[Task]]:
+    """Return the tasks that are done together, which depends on these tasks alone."""
+    found: dict[Hashable, list[Task]] = {}
+    for number, task in enumerate(tasks):
+        key = task.stack(data)
+        found.setdefault((number,) if key is None else key, []).append(task)
+    return list(found.values())
+
+
+def identities(tasks: Sequence[Task], data: StudyData) -> list[dict[str, Any]]:
+    """Return what each result of a stack depends on: its own task, and which others it is trained with.
+
+    Results are the same up to rounding whatever the stack, but their bits are those of the stack.
+    """
+    own = [task.identity(data) for task in tasks]
+    if tasks[0].stack(data) is None:
+        return own
+    stack = name_of({"stack": sorted(map(name_of, own))})
+    return [one | {"stack": stack} for one in own]
+
+
 @dataclass(frozen=True, eq=False)
 class TaskJob(Job):
-    """A task as a job, with the file of its result."""
+    """Tasks that are done together as a job, with a file for the result of each."""
 
-    task: Task
-    path: Path
+    tasks: tuple[Task, ...]
+    identities: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(cls, folder: Path, tasks: Sequence[Task], data: StudyData) -> TaskJob:
+        """Return the job of a stack of tasks, whose results are kept below a folder."""
+        name = tasks[0].algorithm
+        return cls(name, name, folder / "runs", len(tasks), tuple(tasks), tuple(identities(tasks, data)))
+
+    @property
+    def paths(self) -> list[Path]:
+        """Return where the result of each task is kept."""
+        return [self.folder / f"{name_of(identity)}.safetensors" for identity in self.identities]
+
+    @property
+    def _progress(self) -> Path:
+        return self.paths[0].with_suffix(".progress")
 
     def finished(self) -> bool:
-        """Return whether the result is there and whole; warn about another one, which is replaced."""
-        if not self.path.exists():
+        """Return whether all results are there and whole; warn about another one, which is replaced."""
+        whole = [self._is_whole(path) for path in self.paths]  # warn about each that is not
+        return all(whole)
+
+    def _is_whole(self, path: Path) -> bool:
+        if not path.exists():
             return False
         try:
-            read_result(self.path)
+            read_result(path)
         except CheckpointError as error:
-            warnings.warn(f"{error.problem}; the run is done again", FedILCWarning, stacklevel=2)
+            warnings.warn(f"{error.problem}; the run is done again", FedILCWarning, stacklevel=3)
             return False
         return True
 
+    def done(self) -> int:
+        """Return how many runs the rounds that are complete are worth."""
+        try:
+            return int(float(self._progress.read_text()) * self.cost)
+        except (OSError, ValueError):  # not begun, over, or just being written
+            return self.cost if self.paths[-1].exists() else 0
+
     def perform(self, data: StudyData) -> None:
-        """Do the task and keep its result."""
-        started = time.perf_counter()
-        tensors, about = self.task.perform(data)
-        seconds = time.perf_counter() - started
+        """Do the tasks and keep their results."""
+        started = shown = time.perf_counter()
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(self.path, tensors, {**about, "seconds": seconds, "task": self.task.identity(data)})
+
+        def progress(share: float) -> None:
+            nonlocal shown
+            if self.cost > 1 and time.perf_counter() - shown > POLL_SECONDS:
+                shown = time.perf_counter()
+                self._progress.write_text(f"{share:.4f}")
+
+        try:
+            results = perform_all(self.tasks, data, progress)
+            seconds = (time.perf_counter() - started) / len(results)
+            for path, identity, (tensors, about) in zip(self.paths, self.identities, results, strict=True):
+                write_tensors(path, tensors, {**about, "seconds": seconds, "task": dict(identity)})
+        finally:
+            self._progress.unlink(missing_ok=True)
 
 
 def read_result(path: Path) -> Result:
     """Return the result of a task; raise if it is damaged, or that of another task."""
     tensors, about = read_tensors(path)
-    if _name(about.get("task", {})) != path.stem:
+    if name_of(about.get("task", {})) != path.stem:
         raise CheckpointError(f"{path} holds the result of another run of a study", "delete it")
     return tensors, about

@@ -1,0 +1,217 @@
+"""Train the networks of a study: many fits at once, in lockstep where `train_many` can."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedilc.algorithms import find_algorithm
+from fedilc.algorithms.loss_registry import task_of
+from fedilc.api import train_many
+from fedilc.data import Federation, Silo
+from fedilc.data.inputs import Shape, example_shape, require_one_input
+from fedilc.errors import FedILCWarning
+from fedilc.evaluation.calibration import calibration_intercept
+from fedilc.gradients import Loss
+from fedilc.models import build_model
+from fedilc.models.user_models import user_network
+from fedilc.studies.study.comparators import Estimator
+from fedilc.studies.study.data import StudyData
+from fedilc.training.stack import Moment, StackedRun
+
+_ROWS = 2048  # examples predicted at a time
+
+Examples = tuple[Tensor, Tensor]
+# The widths of the hidden layers of "mlp"; None for "cnn"; or the name of a model, or module:function.
+Network = tuple[int, ...] | str | None
+
+
+@dataclass
+class Fitted:
+    """A model with its weights after the last round, losses by round, and why training failed.
+
+    Attributes:
+        predict: gives the outputs for inputs.
+        weights: by parameter; none if training failed.
+        curve: the losses of the scored sets, by round.
+        failed: why there are no weights.
+        agreement: that of the silos' signs, by round and layer, of algorithms that measure it.
+    """
+
+    predict: Callable[[Tensor], Tensor]
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    curve: dict[str, dict[str, float]] = field(default_factory=dict)
+    failed: str | None = None
+    agreement: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A network to be trained over silos.
+
+    Attributes:
+        silos: to train on; fits on the same silos share the very list.
+        network: what is trained, unless the algorithm is a regression, which is linear.
+        algorithm: by name.
+        options: of `train`, and "score_every": the rounds between scores.
+        seed: of the first weights and of every choice in training.
+        scored: sets of examples whose loss is recorded.
+    """
+
+    silos: Sequence[Silo]
+    network: Network
+    algorithm: str
+    options: Mapping[str, Any]
+    seed: int
+    scored: Mapping[str, Examples] = field(default_factory=dict)
+
+    @property
+    def newton(self) -> bool:
+        """Return whether it is a regression by Newton's method."""
+        return find_algorithm(self.algorithm)[1].is_newton
+
+    @property
+    def rounds(self) -> int:
+        """Return the number of rounds."""
+        return int(self.options["rounds"])
+
+    def run(self, data: StudyData, federation: Federation) -> StackedRun:
+        """Return the run: its network with the first weights, and the options of `train`."""
+        given = {key: value for key, value in self.options.items() if key != "score_every"}
+        network = "linear" if self.newton else self.network
+        model = build_network(network, example_shape(self.silos[0].x), data.outputs, self.seed)
+        return StackedRun(federation, model, self.algorithm, {**given, "seed": self.seed})
+
+    def scores_at(self, number: int) -> bool:
+        """Return whether losses are recorded after a round; a regression is scored at its minimum alone."""
+        due = number % int(self.options.get("score_every", 1)) == 0 or number == self.rounds
+        return due and bool(self.scored) and not self.newton
+
+
+def fit_all(
+    data: StudyData, fits: Sequence[Fit], progress: Callable[[float], None] = lambda _: None
+) -> list[Fitted]:
+    """Train networks, in lockstep where they allow it; `progress` gets the share of the rounds done."""
+    federations = {id(one.silos): one.silos for one in fits}
+    made = {key: Federation("study", silos, loss=data.loss) for key, silos in federations.items()}
+    watching = _Watching(Loss(data.loss), fits, progress)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedILCWarning)
+        trained = train_many([one.run(data, made[id(one.silos)]) for one in fits], watching)
+    found = []
+    for one, result, curve in zip(fits, trained, watching.curves, strict=True):
+        if result.failed:
+            found.append(Fitted(partial(_predict, result.model, {}), curve=curve, failed=result.failed))
+            continue
+        weights = {name: tensor.detach().clone() for name, tensor in result.model.named_parameters()}
+        agreement = {str(record["round"]): record.get("sign_agreement") for record in result.history}
+        known = {number: signs for number, signs in agreement.items() if signs and len(one.silos) > 1}
+        fitted = Fitted(partial(_predict, result.model, weights), weights, curve, agreement=known)
+        if one.newton and one.scored:  # a regression is its minimum; weights on the way to it are not scored
+            curve[str(one.rounds)] = {
+                name: float(choosing_losses(watching.loss, fitted.predict(x).unsqueeze(0), y)[0])
+                for name, (x, y) in one.scored.items()
+            }
+        found.append(fitted)
+    return found
+
+
+class _Watching:
+    """Record the losses of the sets that are scored, for all models of a set at once."""
+
+    def __init__(self, loss: Loss, fits: Sequence[Fit], progress: Callable[[float], None]) -> None:
+        self.loss, self.fits, self.progress = loss, fits, progress
+        self.curves: list[dict[str, dict[str, float]]] = [{} for _ in fits]
+        self._done, self._total = 0, sum(one.rounds for one in fits)
+
+    def __call__(self, moment: Moment) -> None:
+        """Score the weights of models for which a score is due after this round."""
+        self._done += len(moment.places)
+        self.progress(self._done / self._total)
+        sets: dict[tuple[int, int], list[tuple[int, str]]] = {}
+        for place in moment.places:
+            if self.fits[place].scores_at(moment.round):
+                for name, (x, y) in self.fits[place].scored.items():
+                    sets.setdefault((id(x), id(y)), []).append((place, name))
+        for members in sets.values():
+            x, y = self.fits[members[0][0]].scored[members[0][1]]
+            losses = choosing_losses(self.loss, moment.predict([place for place, _ in members], x), y)
+            for (place, name), value in zip(members, losses.tolist(), strict=True):
+                self.curves[place].setdefault(str(moment.round), {})[name] = value
+
+
+def choosing_losses(loss: Loss, outputs: Tensor, y: Tensor) -> NDArray[np.float64]:
+    """Return the losses that settings are chosen by: mean losses, of binary labels with a refitted intercept.
+
+    Sites differ in how common the positive class is. Without the refit, settings that predict almost nothing
+    win, since their loss depends least on the share of positives. A set with one class has no intercept, and
+    gives NaN.
+
+    Args:
+        loss: of the data.
+        outputs: of each model (models, examples, outputs).
+        y: one label per example.
+    """
+    outputs = outputs.double()
+    if task_of(loss.name) == "binary":
+        logits = outputs[:, :, 0].numpy()
+        intercepts = calibration_intercept(y.double().numpy(), logits, np.ones(logits.shape))
+        outputs = outputs + torch.from_numpy(intercepts).view(-1, 1, 1)
+    labels = loss.labels(y, outputs.dtype).repeat(len(outputs))
+    found = loss.per_example(outputs.flatten(0, 1), labels).view(len(outputs), -1)
+    losses: NDArray[np.float64] = found.mean(1).numpy()
+    return losses
+
+
+def fit_estimator(
+    data: StudyData,
+    silo: Silo,
+    method: str,
+    options: Mapping[str, Any],
+    scored: Mapping[str, Examples] | None = None,
+) -> Fitted:
+    """Train a comparator of scikit-learn on one silo's examples, with the losses of the scored sets."""
+    loss = Loss(data.loss)
+    x = _rows(require_one_input(silo.x, "a study"))
+    found = Estimator.of(method, data.loss, data.outputs, options, x, silo.y.double().numpy())
+    curve: dict[str, dict[str, float]] = {}
+    for name, (inputs, labels) in (scored or {}).items():
+        for number, outputs in found.staged(_rows(inputs)):
+            scores = curve.setdefault(str(number), {})
+            scores[name] = float(choosing_losses(loss, torch.from_numpy(outputs).unsqueeze(0), labels)[0])
+    weights = {name: torch.from_numpy(values) for name, values in found.coefficients.items()}
+    return Fitted(lambda inputs: torch.from_numpy(found.outputs(_rows(inputs))), weights, curve)
+
+
+def _rows(x: Tensor) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = x.reshape(len(x), -1).double().numpy()
+    return found
+
+
+def build_network(network: Network, inputs: Shape, outputs: int, seed: int) -> nn.Module:
+    """Return the network of a study with its first weights.
+
+    A function of the user's own takes the shape of an input and the number of outputs, or nothing.
+    """
+    if isinstance(network, str) and ":" in network:
+        return user_network(network, seed, inputs, outputs)
+    if isinstance(network, str):
+        return build_model(network, inputs, outputs, seed)
+    name, sizes = ("cnn", {}) if network is None else ("mlp", {"hidden": network})
+    return build_model(name, inputs, outputs, seed, **sizes)
+
+
+@torch.no_grad()
+def _predict(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    model.eval()
+    x = x.to(next(iter(weights.values())).dtype)
+    parts = [torch.func.functional_call(model, dict(weights), (part,)) for part in x.split(_ROWS)]
+    return torch.cat([part.reshape(len(part), -1) for part in parts])
