@@ -10,16 +10,20 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn import config_context
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut
 from sklearn.neural_network import MLPClassifier
 
-from benchmarks.timing import Row, at_most
-from fedilc import FedILCClassifier
+from benchmarks.timing import Row, at_least, at_most
+from fedilc import FedILCClassifier, FedILCSearchCV
 
 SITES, ROWS, COLUMNS = 6, 150, 10
 HIDDEN, BATCH = (32,), 32
 ALGORITHMS = ("fedavg", "fedprox", "scaffold", "fedsgd", "fishr-inter-geo")
 GOAL = 1.0
+SEARCHED = ("fedsgd", "fishr-inter-geo", "fedavg")
+GRID = {"learning_rate": [0.003, 0.01, 0.03, 0.1], "weight_decay": [0.0, 0.01]}
 
 
 def rows(quick: bool) -> list[Row]:
@@ -41,13 +45,34 @@ def rows(quick: bool) -> list[Row]:
         torch.set_num_threads(threads)
     against, sklearn = f"MLPClassifier, {rounds} epochs of batches of {BATCH}", seconds["scikit-learn"]
     what = f"{SITES} x {ROWS} rows, {rounds} rounds"
-    return [
+    found = [
         at_most(
             *("estimators", f"{name}, {what}", against, seconds[name] / sklearn, GOAL),
             f"{1e3 * seconds[name]:.0f} ms / {1e3 * sklearn:.0f} ms",
         )
         for name in ALGORITHMS
     ]
+    return found + [_search(name, rounds, x, y, site) for name in SEARCHED]
+
+
+def _search(
+    name: str, rounds: int, x: NDArray[np.float64], y: NDArray[np.int64], site: NDArray[np.int64]
+) -> Row:
+    """Return how many times as long scikit-learn's search takes, which trains one model after the other."""
+    with config_context(enable_metadata_routing=True):
+        model = FedILCClassifier(name, hidden=HIDDEN, rounds=rounds).set_fit_request(groups=True)
+        seconds = _processor_seconds(
+            {
+                "ours": lambda: FedILCSearchCV(model, GRID).fit(x, y, groups=site),
+                "theirs": lambda: GridSearchCV(model, GRID, cv=LeaveOneGroupOut()).fit(x, y, groups=site),
+            },
+            repeats=1,
+        )
+    ours, theirs = seconds["ours"], seconds["theirs"]
+    return at_least(
+        *("estimators", f"GridSearchCV, {name}, 8 candidates x {SITES} folds, {rounds} rounds"),
+        *("FedILCSearchCV", theirs / ours, 10, f"{theirs:.1f} s / {ours:.1f} s"),
+    )
 
 
 def _scikit_learn(x: NDArray[np.float64], y: NDArray[np.int64], rounds: int) -> None:

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedilc import FedILCClassifier, FedILCRegressor
+from fedilc import FedILCClassifier, FedILCRegressor, FedILCSearchCV
 from fedilc.errors import ConfigError, FedILCWarning
 
 QUICK: dict[str, Any] = {"rounds": 25, "hidden": (16,), "learning_rate": 0.05}
@@ -168,3 +168,79 @@ def test_a_random_state_may_be_a_number_or_a_generator_as_scikit_learn_has_it(si
     assert not same.equal(*weights(4))
     with pytest.raises(ValueError, match="cannot be used to seed"):
         weights("three")
+
+
+GRID = {"learning_rate": [1e-6, 0.05], "penalty_weight": [0.1, 1.0]}
+
+
+def folds_of(results: dict[str, Any]) -> NDArray[np.float64]:
+    return np.array([results[f"split{fold}_test_score"] for fold in range(3)])
+
+
+@pytest.mark.usefixtures("routing")
+@pytest.mark.parametrize("scoring", ["neg_log_loss", None])
+def test_a_search_finds_what_scikit_learns_search_finds(sites: Any, scoring: str | None) -> None:
+    x, y, site = sites
+    model = FedILCClassifier(**{**QUICK, "rounds": 8}).set_fit_request(groups=True)
+    ours = FedILCSearchCV(model, GRID, scoring=scoring).fit(x, y, groups=site)
+    theirs = GridSearchCV(model, GRID, cv=LeaveOneGroupOut(), scoring=scoring).fit(x, y, groups=site)
+    assert ours.n_splits_ == 3
+    assert ours.cv_results_["params"] == theirs.cv_results_["params"]
+    np.testing.assert_allclose(folds_of(ours.cv_results_), folds_of(theirs.cv_results_), rtol=1e-3)
+    for key in ("mean_test_score", "std_test_score"):
+        np.testing.assert_allclose(ours.cv_results_[key], theirs.cv_results_[key], rtol=2e-3, atol=1e-4)
+    for name in GRID:
+        assert (ours.cv_results_[f"param_{name}"] == theirs.cv_results_[f"param_{name}"]).all()
+    if scoring is not None:
+        assert ours.best_params_ == theirs.best_params_
+        assert (ours.cv_results_["rank_test_score"] == theirs.cv_results_["rank_test_score"]).all()
+
+
+def test_a_searchs_best_estimator_is_a_single_fit_and_predicts(sites: Any) -> None:
+    x, y, site = sites
+    words = np.where(y == "ill", "yes", "no")
+    search = FedILCSearchCV(FedILCClassifier("fedavg", **QUICK), [{"rounds": [2, 12]}, {"hidden": [(4,)]}])
+    search.fit(x, words, groups=site)
+    alone = FedILCClassifier("fedavg", **QUICK).set_params(**search.best_params_).fit(x, words, groups=site)
+    assert (search.predict_proba(x) == alone.predict_proba(x)).all()
+    assert (search.predict(x) == alone.predict(x)).all()
+    assert search.score(x, words) == alone.score(x, words)
+    assert search.classes_.tolist() == ["no", "yes"]
+    assert search.cv_results_["param_rounds"].mask.tolist() == [False, False, True]
+
+
+def test_a_search_over_regressors_has_their_score_and_no_probabilities() -> None:
+    x = np.linspace(0, 3, 60)[:, None]
+    search = FedILCSearchCV(FedILCRegressor("fedsgd", **QUICK), {"learning_rate": [1e-6, 0.05]})
+    search.fit(x, 5 * x[:, 0], groups=np.arange(60) % 3)
+    assert search.best_params_ == {"learning_rate": 0.05}
+    assert search.score(x, 5 * x[:, 0]) > 0.9
+    assert not hasattr(search, "predict_proba")
+
+
+@pytest.mark.usefixtures("routing")
+def test_a_search_is_an_estimator_that_can_be_left_one_group_out_itself(sites: Any) -> None:
+    x, y, site = sites
+    search = FedILCSearchCV(FedILCClassifier("fedsgd", **QUICK), {"learning_rate": [1e-6, 0.05]})
+    found = cross_validate(
+        search.set_fit_request(groups=True), x, y, params={"groups": site}, cv=LeaveOneGroupOut()
+    )
+    assert found["test_score"].min() > 0.8
+
+
+@pytest.mark.filterwarnings("ignore:.*has no score in a fold:fedilc.errors.FedILCWarning")
+def test_a_candidate_that_diverges_is_last_and_a_search_without_a_score_says_so(sites: Any) -> None:
+    x, y, site = sites
+    model = FedILCClassifier("fedavg", **QUICK)
+    grid = {"options": [None, {"local_learning_rate": 1e30}]}
+    search = FedILCSearchCV(model, grid).fit(x, y, groups=site)
+    assert search.best_index_ == 0
+    assert search.cv_results_["rank_test_score"].tolist() == [1, 2]
+    with pytest.raises(ValueError, match="no candidate could be trained and scored in every fold"):
+        FedILCSearchCV(model, {"options": grid["options"][1:]}).fit(x, y, groups=site)
+
+
+def test_a_search_over_another_estimator_is_refused(sites: Any) -> None:
+    x, y, site = sites
+    with pytest.raises(ValueError, match="takes FedILCClassifier or FedILCRegressor, not Pipeline"):
+        FedILCSearchCV(make_pipeline(FedILCClassifier()), {}).fit(x, y, groups=site)

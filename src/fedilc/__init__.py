@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedilc.data.silo_store import SiloStore
     from fedilc.penalties import Penalty
     from fedilc.penalties.fishr import Fishr
-    from fedilc.sklearn import FedILCClassifier, FedILCRegressor
+    from fedilc.sklearn import FedILCClassifier, FedILCRegressor, FedILCSearchCV
     from fedilc.training.callbacks import Callback, EarlyStopping, KeepBest
     from fedilc.training.loaded_model import load
     from fedilc.training.result import Result
@@ -31,6 +31,7 @@ __all__ = [
     "FedILCClassifier",
     "FedILCError",
     "FedILCRegressor",
+    "FedILCSearchCV",
     "Federation",
     "Fishr",
     "Geometric",
@@ -54,7 +55,7 @@ _MODULES = {
     "fedilc.data.silo_store": ("SiloStore",),
     "fedilc.penalties": ("Penalty",),
     "fedilc.penalties.fishr": ("Fishr",),
-    "fedilc.sklearn": ("FedILCClassifier", "FedILCRegressor"),
+    "fedilc.sklearn": ("FedILCClassifier", "FedILCRegressor", "FedILCSearchCV"),
     "fedilc.training.callbacks": ("Callback", "EarlyStopping", "KeepBest"),
     "fedilc.training.loaded_model": ("load",),
     "fedilc.training.result": ("Result",),
