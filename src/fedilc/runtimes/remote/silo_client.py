@@ -19,7 +19,6 @@ from fedilc.config import Experiment
 from fedilc.data import Silo
 from fedilc.data.backbones import require_same
 from fedilc.data.checks.federation import Report, silo_notes
-from fedilc.data.image_folder import ImagePreprocessing, labelled_pictures
 from fedilc.data.inputs import is_several, require_one_input, shape_of
 from fedilc.data.silo import check_classes, check_labels, split_silo
 from fedilc.data.sources import ManySilos, Source
@@ -153,6 +152,8 @@ def _silo_of_pictures(
     name: str, folder: Path, validation_share: float, backbone: str | None, manifest: Manifest
 ) -> Silo:
     """Return the silo of a folder of pictures; raise if its backbone is not that of the run."""
+    from fedilc.data.image_folder import ImagePreprocessing, labelled_pictures  # loads Polars
+
     kind = (manifest.preprocessing or {}).get("kind")
     if kind != "images":
         raise ConfigError(f"{folder} is a folder, but the run does not take pictures; give a file")
