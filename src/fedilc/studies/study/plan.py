@@ -65,7 +65,7 @@ from fedilc.studies.study.fits import Network, build_network
 from fedilc.studies.study.subgroups import subgroup_levels
 from fedilc.studies.study.tasks import PLAIN, AloneRegressionTask, AloneTask, RunTask
 
-ALGORITHMS = ("fedavg", "fedsgd", "fishr-inter-geo", "fishr-intra-geo", "geometric")
+ALGORITHMS = ("fedavg", "fedsgd", "fishr-inter-geo", "fishr-intra-geo", "agreed-geometric")
 REFERENCES = ("fedavg", "fedsgd")
 GROUPS, FOLDS, MIN_PER_FOLD = 4, 5, 2
 VALIDATION_SHARE = 0.2
