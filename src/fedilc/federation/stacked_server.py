@@ -43,7 +43,6 @@ from fedilc.optimizers.optimizers import RateSchedule, make_optimizer
 _BY_COORDINATE = (Mean, Sum, WeightedGeometricMean, AbsoluteGeometricMean)
 
 Ask = Callable[[StackedRequest], Iterator[StackedReply]]
-Measured = dict[str, dict[str, float]]
 
 
 class StackedSums:
@@ -82,15 +81,15 @@ class StackedSums:
             values = values.double() * weights.unsqueeze(1)
         self.inner._add(self.state, ALL, values, source, places)
 
-    def finish(self, slices: Sequence[slice], members: Tensor) -> tuple[Tensor, dict[int, Measured]]:
-        """Return the aggregate of each row, and measurements by row of rules that have them.
+    def finish(self, slices: Sequence[slice], members: Tensor) -> Tensor:
+        """Return the aggregate of each row.
 
         Args:
             slices: where each parameter is in a row.
             members: which coordinates each model has (rows, parameters).
         """
         if self.state is None:
-            return self._of_kept(), {}
+            return self._of_kept()
         counts = self.counts.clamp(min=1).double().unsqueeze(1)
         if self.weights is not None:
             counts = self.weights.total()
@@ -98,8 +97,8 @@ class StackedSums:
         sums = self._sums()
         if type(self.inner) in _BY_COORDINATE and not getattr(self.inner, "agreement", 0.0):
             result = self.inner.finish(counts, sums)[0]  # type: ignore[arg-type]  # a count per row
-            return result.to(self.like.dtype), {}
-        return self._row_by_row(counts, sums, slices, members), {}
+            return result.to(self.like.dtype)
+        return self._row_by_row(counts, sums, slices, members)
 
     def agreement(self, slices: Sequence[slice], members: Tensor) -> Tensor | None:
         """Return how far signs agree by model and parameter, if the rule counts signs."""
@@ -235,7 +234,7 @@ class StackedServer:
                     if total.like.shape == self.weights.shape
                     else torch.ones(total.like.shape, dtype=torch.bool)
                 )
-                known[name] = total.finish(slices, own)[0]
+                known[name] = total.finish(slices, own)
                 if name == self.program.update:
                     signs = total.agreement(slices, own)
         update = known[self.program.update]

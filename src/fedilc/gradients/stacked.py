@@ -197,8 +197,6 @@ class StackedSilo:
         intra: aggregation of the gradients of environments, each of which is a vote; None averages them.
         penalty: penalty of the runs, if they have one.
         step: number of the local step.
-        shares: what each example counts in the mean loss of its model (models, examples), if they have
-            different numbers of examples and were filled up with rows that count 0.
     """
 
     network: StackedNetwork
@@ -211,7 +209,6 @@ class StackedSilo:
     intra: Aggregator | None = None
     penalty: Penalty | None = None
     step: int = 1
-    shares: Tensor | None = None
 
     def __post_init__(self) -> None:
         self._kept: tuple[int, StackedPass, Any] | None = None
@@ -342,8 +339,6 @@ class StackedSilo:
 
     def _example_shares(self, like: Tensor, round_: int) -> Tensor:
         """Return what each example counts in the mean over environments of their mean losses."""
-        if self.shares is not None:
-            return self.shares.to(like)
         whole = torch.full(self.y.shape, 1 / self.examples, dtype=like.dtype)
         if self.environment_size is None or self.intra is not None:
             return whole
@@ -380,8 +375,7 @@ class StackedSilo:
     @torch.no_grad()
     def _loss(self, chunk: StackedPass) -> Tensor:
         """Return the mean loss of each model, in float64."""
-        losses = chunk.losses().double()
-        return losses.mean(1) if self.shares is None else (losses * self.shares).sum(1)
+        return chunk.losses().double().mean(1)
 
     @torch.no_grad()
     def _mean_gradient(self, chunk: StackedPass, round_: int) -> Tensor:
