@@ -37,5 +37,5 @@ def test_a_part_is_listed_with_its_options_and_their_defaults(refusal: Refusal) 
     assert fedilc("list", "vrex") == "penalty vrex: match mean losses\n  reduction = mean\n"
     assert fedilc("list", "huber").startswith("loss huber: half the squared error up to an error of 1")
     assert "source images: The user's own pictures" in fedilc("list", "images")
-    assert "  image_size = (required)\n  test = None" in fedilc("list", "images")
+    assert "  image_size = None\n  backbone = None\n  test = None" in fedilc("list", "images")
     assert refusal("list", "geometrc") == "there is no part 'geometrc'; did you mean 'geometric'?"
