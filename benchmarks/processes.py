@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -35,11 +36,25 @@ def finish(process: subprocess.Popen[str], seconds: float = 60) -> None:
         raise RuntimeError(f"{process.args} ended with {process.returncode}")
 
 
-def torchrun(ranks: int, module: str, *words: object) -> None:
-    """Run a module on ranks of torchrun, one thread each, until all have ended."""
+def torchrun(ranks: int, module: str, *words: object, limit: float | None = None) -> None:
+    """Run a module on ranks of torchrun, one thread each, until all have ended, or the limit in seconds."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command += ["-m", module, *map(str, words)]
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | ONE_THREAD)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=os.environ | ONE_THREAD,
+        start_new_session=True,
+    )
+    try:
+        _, said = process.communicate(timeout=limit)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)  # the ranks too
+        process.wait()
+        raise
+    if process.returncode:
+        raise RuntimeError(f"{command} ended with {process.returncode}: {said.decode()[-2000:]}")
 
 
 def url_of(coordinator: subprocess.Popen[str]) -> str:

@@ -35,11 +35,16 @@ FEW, MANY = 100, 10_000
 
 @dataclass(frozen=True)
 class Measured:
-    """One torchrun: seconds per round, seconds per round in all-reduces, and the largest peak of a rank."""
+    """One torchrun: seconds of each round, seconds per round in all-reduces, the largest peak of a rank."""
 
-    seconds: float
+    all_seconds: list[float]
     reducing: float
     peak: float
+
+    @property
+    def seconds(self) -> float:
+        """The median."""
+        return statistics.median(self.all_seconds)
 
 
 def rows(quick: bool) -> list[Row]:
@@ -47,7 +52,7 @@ def rows(quick: bool) -> list[Row]:
     found = []
     for silos in (10,) if quick else (10, 5):
         jobs = [{"job": "color", "silos": silos, "rounds": 6 if quick else 12, "ranks": n} for n in (1, 2)]
-        one, two = (_torchrun(job) for job in jobs)
+        one, two = (measured(job) for job in jobs)
         deal = f"{silos - silos // 2} + {silos // 2} silos"
         detail = f"{silos / two.seconds:.1f} / {silos / one.seconds:.1f} silos per second"
         what = f"two ranks, {deal}, silos per second"
@@ -62,7 +67,7 @@ def _growth(quick: bool) -> list[Row]:
     many = 1000 if quick else MANY
     rounds = 3 if quick else 20
     few_found, many_found = (
-        _torchrun({"job": "many", "silos": silos, "rounds": rounds, "ranks": 2}) for silos in (FEW, many)
+        measured({"job": "many", "silos": silos, "rounds": rounds, "ranks": 2}) for silos in (FEW, many)
     )
     peaks = f"{many_found.peak / 2**20:.0f} MiB / {few_found.peak / 2**20:.0f} MiB"
     per_silo, few_silo = many_found.seconds / many, few_found.seconds / FEW
@@ -75,13 +80,13 @@ def _growth(quick: bool) -> list[Row]:
     ]
 
 
-def _torchrun(job: dict[str, Any]) -> Measured:
-    """Do a job on its ranks, and read what each of them left."""
+def measured(job: dict[str, Any], limit: float | None = None) -> Measured:
+    """Do a job on its ranks, and read what each of them left; raise if it takes longer than the limit."""
     with tempfile.TemporaryDirectory() as folder:
-        torchrun(job["ranks"], "benchmarks.ranks", json.dumps(job), folder)
+        torchrun(job["ranks"], "benchmarks.ranks", json.dumps(job), folder, limit=limit)
         found = [json.loads(file.read_text()) for file in sorted(Path(folder).glob("*.json"))]
     last_to_come = [min(calls) for calls in zip(*(rank["reduces"] for rank in found), strict=True)]
-    seconds = statistics.median(found[0]["rounds"][WARM_UP:])
+    seconds = found[0]["rounds"][WARM_UP:]
     return Measured(seconds, sum(last_to_come) / job["rounds"], max(rank["peak"] for rank in found))
 
 

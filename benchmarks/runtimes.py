@@ -84,20 +84,25 @@ def _flower(folder: Path, python: Path) -> None:
     flower.deployed({"algorithm": ALGORITHM, "rounds": FLOWER_ROUNDS, **SETTINGS}, SILOS, folder, python)
 
 
-def main() -> None:
-    """Measure each, and print."""
+def jobs(flower_python: Path | None) -> dict[str, tuple[Callable[[Path], None], str]]:
+    """Return what does the job on each runtime, in a folder, and the run's place in it."""
     nvflare = "poc/fedilc/prod_00/server/fedilc-runs/measured"
-    jobs: dict[str, tuple[Callable[[Path], None], str]] = {
+    found: dict[str, tuple[Callable[[Path], None], str]] = {
         "one process (`fedilc run`)": (_local, "run"),
         "two ranks (`torchrun -m fedilc run`)": (_two_ranks, "run"),
         "HTTP (`fedilc serve`, `fedilc join`)": (_rest, "rest"),
         "NVIDIA FLARE, deployed, TLS": (_nvflare, nvflare),
     }
-    if len(sys.argv) > 1:
-        python = Path(sys.argv[1]).absolute()
-        jobs["Flower, SuperLink and SuperNodes"] = (lambda folder: _flower(folder, python), "run")
+    if flower_python is not None:
+        found["Flower, SuperLink and SuperNodes"] = (lambda folder: _flower(folder, flower_python), "run")
+    return found
+
+
+def main() -> None:
+    """Measure each, and print."""
+    python = Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else None
     print("| runtime | seconds per round | MB per round |\n|---|---:|---:|", flush=True)
-    for name, (job, run) in jobs.items():
+    for name, (job, run) in jobs(python).items():
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
             with Loopback(folder / run / "timing.jsonl") as loopback:
