@@ -19,6 +19,7 @@ from benchmarks import (
     attacks,
     estimators,
     growth,
+    large_table,
     nvflare,
     per_example,
     ranks,
@@ -41,6 +42,7 @@ GROUPS = {
     "ranks": ranks.rows,
     "nvflare": nvflare.rows,
     "startup": startup.rows,
+    "large-table": large_table.rows,
 }
 
 

@@ -94,17 +94,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--backbone", default="efficientnet-lite0")
     parser.add_argument("--image-size", type=int, default=PIXELS)
+    parser.add_argument("--only", choices=["features", "pixels"], help="one of the two studies")
     arguments = parser.parse_args()
     pictures = arguments.out / "pictures"
     shutil.rmtree(pictures, ignore_errors=True)
     make_pictures(pictures, arguments.each)
     given = {"seeds": arguments.seeds, "choose_by": "validation"}
     frozen = {"backbone": arguments.backbone, "image_size": arguments.image_size}
-    results = {
-        arguments.backbone: study(pictures, arguments.out / "backbone", frozen, given),
-        "pixels": study(pictures, arguments.out / "pixels", {}, {**given, "references": False}),
-    }
+    results = {}
+    if arguments.only != "pixels":
+        results[arguments.backbone] = study(pictures, arguments.out / "backbone", frozen, given)
+    if arguments.only != "features":
+        scratch = {**given, "references": False}
+        results["pixels"] = study(pictures, arguments.out / "pixels", {}, scratch)
     (arguments.out / "styles.json").write_text(json.dumps(results, indent=2) + "\n")
+    (arguments.out / "table.md").write_text(table(results) + "\n")
     print(table(results))
     for inputs, result in results.items():
         print(f"{inputs}: {result['seconds']:.0f} s, of which {result['reading']:.0f} s to read pictures")

@@ -91,7 +91,7 @@ def _ranked(what: str, job: dict[str, Any], limit: float) -> Timed:
 
 def of_http(how: argparse.Namespace) -> Iterator[Timed]:
     """Measure hundreds of light silos at one coordinator."""
-    for silos in (5,) if how.small else (300, 1000):
+    for silos in (5,) if how.small else how.silos:
         what = f"HTTP, {silos:,} silos that compute nothing"
         load, rounds = os.getloadavg()[0], 6 if how.small else 30
         names = [f"silo-{number}" for number in range(silos)]
@@ -169,6 +169,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--flower", type=lambda text: Path(text).absolute(), help="Python with Flower")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--silos", type=int, nargs="+", default=[300, 1000], help="over HTTP")
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="most seconds per row")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the command")
     how = parser.parse_args()

@@ -59,14 +59,14 @@ def test_a_score_that_is_not_estimable_is_null_with_the_reason(tmp_path: Path) -
 
 
 def test_predictions_have_a_row_per_example_method_and_seed_and_a_column_per_class(tmp_path: Path) -> None:
-    frame = predictions(found(tmp_path))
+    frame = predictions(found(tmp_path)).collect()
     assert frame.columns == ["site", "method", "seed", "row", "label", "output"]
     assert len(frame) == 4 * 2 * 20
     assert frame.filter(site="H2", method="geometric")["output"].unique().to_list() == [0.8]
     silos = [Silo(name, torch.zeros(6, 2), [0, 1, 2, 0, 1, 2]) for name in "abc"]
     data = StudyArrays.of(Federation("three", silos, loss="multiclass"))
     plan = StudyPlan(data, StudySettings(algorithms=("fedavg",), references=False))
-    classes = predictions(made_result(plan, {"fedavg": 0.5}))
+    classes = predictions(made_result(plan, {"fedavg": 0.5})).collect()
     assert classes.columns[-3:] == ["output 0", "output 1", "output 2"]
     assert classes.schema["output 0"] == pl.Float64
 

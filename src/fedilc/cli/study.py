@@ -212,7 +212,8 @@ def study(
         ),
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes. (default: as many as cores)")
+        int | None,
+        typer.Option(min=1, help="Worker processes. (default: as many as cores, or as fit into memory)"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(callback=not_a_file, help="Where results go. (default: results/NAME-study)")
@@ -241,7 +242,7 @@ def study(
     from fedilc.studies.study.plan import StudyPlan, usual_settings
     from fedilc.studies.study.run import run_study
     from fedilc.studies.study.sensitivity import run_without_indicators
-    from fedilc.studies.worker_pool import cores
+    from fedilc.studies.worker_pool import workers_that_fit
 
     use_data_folder(data_dir)
     if protocol is not None and follow is not None:
@@ -303,13 +304,14 @@ def study(
         taken = ", ".join(f"{name} = {value}" for name, value in read.settings.items())
         say(console, f"settings in {inputs['data'][0]}: {taken}")
     say_notes(console, folder, plan.notes(), [*read.details, *plan.own_notes()], read.proposals)
+    at_a_time = jobs or workers_that_fit(read.nbytes)
     with work_bars(console) as show:
-        result = run_study(plan, folder, jobs or cores(), show)
+        result = run_study(plan, folder, at_a_time, show)
     without = None
     if settings.sensitivity:
         say(console, "once more without indicators of missing values")
         with work_bars(console) as show:
-            without = run_without_indicators(plan, folder, jobs or cores(), show)
+            without = run_without_indicators(plan, folder, at_a_time, show)
     with stage_progress(console):
         found = write_study(folder, result, declared.digest if declared is not None else None, without)
         if isinstance(read, StudyTables):

@@ -136,11 +136,12 @@ def study_facts(
     return facts
 
 
-def predictions(result: StudyResult) -> pl.DataFrame:
+def predictions(result: StudyResult) -> pl.LazyFrame:
     """Return what every method predicts for every held-out example: one row per example, method and seed.
 
     `output` is a logit (binary), a predicted value (regression), or one column per class number; `patient` is
-    a number, if patients have several rows.
+    a number, if patients have several rows. The frame is lazy, so that it can be written a part at a time: it
+    has millions of rows if there are 100,000 examples.
     """
     parts = []
     data = result.plan.data
@@ -148,16 +149,18 @@ def predictions(result: StudyResult) -> pl.DataFrame:
     first = 0
     for site, methods in result.outputs.items():
         y = data.labels[site]
-        whose = {} if everyone is None else {"patient": everyone[first : first + len(y)]}
+        rows: dict[str, Any] = {"label": y.astype(float)}
+        if everyone is not None:
+            rows["patient"] = everyone[first : first + len(y)]
         first += len(y)
         for method, per_seed in methods.items():
             for seed, outputs in enumerate(per_seed):
                 count = outputs.shape[1]
                 names = ["output"] if count == 1 else [f"output {number}" for number in range(count)]
-                about = {"site": site, "method": method, "seed": seed}
-                rows = {"row": np.arange(1, len(y) + 1), "label": y.astype(float), **whose}
-                frame = pl.DataFrame({**rows, **dict(zip(names, outputs.T, strict=True))})
-                parts.append(frame.select(*(pl.lit(v).alias(k) for k, v in about.items()), pl.all()))
+                about = {"site": pl.lit(site), "method": pl.lit(method), "seed": pl.lit(seed)}
+                about["row"] = pl.int_range(1, pl.len() + 1, dtype=pl.Int64)
+                frame = pl.LazyFrame({**rows, **dict(zip(names, outputs.T, strict=True))})
+                parts.append(frame.select(*(value.alias(key) for key, value in about.items()), pl.all()))
     return pl.concat(parts)
 
 
@@ -172,7 +175,7 @@ def write_study(
         said = [*([f"Alarm: {study['alarm']}"] if study["alarm"] else []), *study["verdict"]]
         said.append(declaration(protocol))
         write_atomically(folder / "verdict.txt", ("\n".join(said) + "\n").encode())
-        predictions(result).write_parquet(folder / PREDICTIONS)
+        predictions(result).sink_parquet(folder / PREDICTIONS)
         write_atomically(folder / CHECKLIST, checklist(study).encode())
     write_tables(folder, [*study_tables(study), *clinical_tables(study)])
     return study

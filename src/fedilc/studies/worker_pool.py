@@ -26,6 +26,7 @@ from fedilc.errors import FedILCError, StoppedError
 
 POLL_SECONDS = 0.5
 MAX_STOP_SECONDS = 60.0
+WORKER_BYTES, COPIES = 300 * 2**20, 4  # as benchmarks/large_table.py measures them
 
 
 class JobError(FedILCError):
@@ -295,3 +296,25 @@ def _perform(job: Job, shared: Any) -> Outcome:
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def workers_that_fit(shared: int) -> int:
+    """Return how many workers to start: one per core, or as many as the free memory holds, at least one.
+
+    A worker has Python and its libraries, and its own copy, inputs and batches of what is shared.
+
+    Args:
+        shared: bytes of what all jobs have in common.
+    """
+    free = _free_memory()
+    each = WORKER_BYTES + COPIES * shared
+    return cores() if free is None else max(1, min(cores(), free // each))
+
+
+def _free_memory() -> int | None:
+    """Return the bytes that processes may still take; None if the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)

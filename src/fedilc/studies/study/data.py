@@ -73,6 +73,11 @@ class StudyData(ABC):
         """Return the names, in order."""
         return tuple(self.labels)
 
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Return about how many bytes the silos' features have."""
+
     def patients_of(self, silos: Sequence[str]) -> NDArray[np.intp] | None:
         """Return whose each example of some silos is, by number; None if no patient there has several."""
         if not any(silo in self.patients for silo in silos):
@@ -138,6 +143,11 @@ class StudyTables(StudyData):
                 silo: table.patients for silo, table in tables.silos.items() if table.patients is not None
             },
         )
+
+    @property
+    def nbytes(self) -> int:
+        """Return about how many bytes the tables have."""
+        return sum(table.frame.estimated_size() for table in self.tables.silos.values())
 
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:
@@ -219,6 +229,11 @@ class StudyArrays(StudyData):
     def is_table(self) -> bool:
         """Return whether an input is a row of numbers, and no image."""
         return next(iter(self.x.values())).dim() == 2
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes the arrays have."""
+        return sum(x.nbytes for x in self.x.values())
 
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:

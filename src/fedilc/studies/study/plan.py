@@ -165,7 +165,9 @@ IMAGES = StudySettings(
     hidden=None,
     network_decays=(0.0,),
 )  # a convolutional network costs a thousand times as much as a small one for tables
-FEATURES = StudySettings(model="linear", hidden=None, network_decays=(0.0,))  # of a pretrained network
+FEATURES = StudySettings(
+    model="linear", hidden=None, network_decays=(0.1, 0.0, 1.0)
+)  # of a pretrained network: a head of a thousand weights per class overfits a few hundred pictures
 
 
 def usual_settings(data: StudyData, given: Mapping[str, Any]) -> StudySettings:
