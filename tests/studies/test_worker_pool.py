@@ -179,15 +179,15 @@ def test_ctrl_c_and_a_kill_keep_what_is_done_and_leave_no_process(
         )
 
 
-def test_no_more_workers_are_started_than_fit_into_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_workers_are_started_than_fit_into_thefree_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "cores", lambda: 8)
     table = 40 * 2**20
     each = worker_pool.WORKER_BYTES + worker_pool.COPIES * table
     for free, expected in ((None, 8), (0, 1), (3 * each + 1, 3), (100 * each, 8)):
-        monkeypatch.setattr(worker_pool, "_free_memory", lambda free=free: free)
+        monkeypatch.setattr(worker_pool, "free_memory", lambda free=free: free)
         assert worker_pool.workers_that_fit(table) == expected
 
 
-def test_the_free_memory_is_that_of_this_machine() -> None:
-    found = worker_pool._free_memory()
+def test_thefree_memory_is_that_of_this_machine() -> None:
+    found = worker_pool.free_memory()
     assert found is None or 2**20 < found < 2**50

@@ -306,12 +306,12 @@ def workers_that_fit(shared: int) -> int:
     Args:
         shared: bytes of what all jobs have in common.
     """
-    free = _free_memory()
+    free = free_memory()
     each = WORKER_BYTES + COPIES * shared
     return cores() if free is None else max(1, min(cores(), free // each))
 
 
-def _free_memory() -> int | None:
+def free_memory() -> int | None:
     """Return the bytes that processes may still take; None if the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -147,7 +147,7 @@ class StudyTables(StudyData):
     @property
     def nbytes(self) -> int:
         """Return about how many bytes the tables have."""
-        return sum(table.frame.estimated_size() for table in self.tables.silos.values())
+        return sum(int(table.frame.estimated_size()) for table in self.tables.silos.values())
 
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:
