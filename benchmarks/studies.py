@@ -3,6 +3,7 @@
     python -m benchmarks.studies                      # heart disease
     python -m benchmarks.studies heart sites rows     # others by name: see STUDIES
     python -m benchmarks.studies large                # 100,000 rows of 50 columns: minutes
+    python -m benchmarks.studies models               # 60 networks 30-32-1 on three silos of 230 rows
 
 Each study is done once, by stacks. Of every set of models that is trained together, a few are trained again
 one by one, and their processor time stands for that of the others: "one by one" is the study without stacks,
@@ -28,7 +29,9 @@ import numpy as np
 import polars as pl
 import torch
 
+from fedilc import Federation, Silo
 from fedilc.api import train_alone, train_many
+from fedilc.models import build_model
 from fedilc.studies.study import fits
 from fedilc.studies.study.data import StudyData, study_data
 from fedilc.studies.study.plan import StudyPlan, usual_settings
@@ -128,14 +131,44 @@ def measure(name: str, rounds: int | None, seeds: int | None, folder: Path) -> s
     )
 
 
+def models(rounds: int) -> None:
+    """Print the ratio for 60 networks of 30 inputs and one hidden layer of 32, on three silos of 230 rows."""
+    random = torch.Generator().manual_seed(0)
+    silos = []
+    for name in "abc":
+        x = torch.randn(230, 30, generator=random)
+        silos.append(Silo(name, x, x[:, 0] + torch.randn(230, generator=random) > 0))
+    federation = Federation("models", silos)
+    print("| algorithm | ms per round, stacked | one by one / stacked |\n|---|--:|--:|")
+    for algorithm in ("fedsgd", "fishr-inter-geo", "fishr-intra-geo", "fedavg"):
+        size = {"environment_size": 32} if algorithm == "fishr-intra-geo" else {}
+        runs = [
+            StackedRun(
+                federation,
+                build_model("mlp", (30,), 1, seed, hidden=[32]),
+                algorithm,
+                {"rounds": rounds, "learning_rate": (0.01, 0.03, 0.1)[seed % 3], **size},
+            )
+            for seed in range(60)
+        ]
+        train_many(runs[:2])
+        measured = Measured()
+        measured.train(runs)
+        ratio = measured.alone / measured.stacked
+        print(f"| `{algorithm}` | {1000 * measured.stacked / rounds:.0f} | {ratio:.1f} |")
+
+
 def main() -> None:
     """Measure the studies and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.studies", description=__doc__)
-    parser.add_argument("studies", nargs="*", default=["heart"], choices=STUDIES)
+    parser.add_argument("studies", nargs="*", default=["heart"], choices=[*STUDIES, "models"])
     parser.add_argument("--rounds", type=int, help="the most rounds; by default those of a study")
     parser.add_argument("--seeds", type=int)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if "models" in arguments.studies:
+        models(arguments.rounds or 10)
+        return
     print("Seconds of processor time on one thread, and ratios in this run.\n")
     print(
         "| study | models | training by stacks | one by one / stacks | whole study | one by one / whole | "
