@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -45,12 +44,11 @@ def torchrun(ranks: int, module: str, *words: object, limit: float | None = None
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env=os.environ | ONE_THREAD,
-        start_new_session=True,
     )
     try:
         _, said = process.communicate(timeout=limit)
     except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)  # the ranks too
+        process.terminate()  # torchrun then ends its ranks, which have sessions of their own
         process.wait()
         raise
     if process.returncode:
