@@ -47,7 +47,18 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("wards")
     wards().write_csv(folder / "wards.csv")
     words = ("--silo-column", "site", "--label", "died", "-a", "fedavg", "-a", "logistic", "--seeds", 1)
-    words += ("--rounds", 2, "--learning-rates", 0.1, "--weight-decays", RIDGE, "--jobs", 1)
+    words += (
+        "--rounds",
+        2,
+        "--learning-rates",
+        0.1,
+        "--weight-decays",
+        RIDGE,
+        "--jobs",
+        1,
+        "--scalings",
+        "moments",
+    )
     words += ("--thresholds", ",".join(map(str, THRESHOLDS)), "--out", folder / "out")
     fedilc("study", folder / "wards.csv", *words)
     found: dict[str, Any] = json.loads((folder / "out/study.json").read_text())
