@@ -25,6 +25,7 @@ from benchmarks import (
     ranks,
     rest,
     rounds,
+    secure,
     startup,
     tree,
 )
@@ -38,6 +39,7 @@ GROUPS = {
     "growth": growth.rows,
     "rest": rest.rows,
     "tree": tree.rows,
+    "secure": secure.rows,
     "attacks": attacks.rows,
     "ranks": ranks.rows,
     "nvflare": nvflare.rows,

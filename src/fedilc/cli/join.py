@@ -15,7 +15,7 @@ import typer
 
 from fedilc.cli.console import LogFormat, log_to_stderr, make_console, quick_imports
 from fedilc.cli.options import BackboneName, DataDir, refuse_given, use_data_folder, with_flags
-from fedilc.errors import ConfigError, StoppedError, printable
+from fedilc.errors import ConfigError, StoppedError, printable, require_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedilc.runtimes.remote.manifest import Manifest
     from fedilc.runtimes.remote.survey import Survey, SurveyLimits
     from fedilc.runtimes.rest.http_client import HttpClient, Kind, SiloLog
+    from fedilc.runtimes.rest.secure_silo import SecureMember
 
 LINE_SECONDS = 60.0
 _ANOTHER = (
@@ -107,6 +108,15 @@ def join(
     yes: Annotated[
         bool, typer.Option("--yes", help="Send the summary of a table without asking, for use in a service.")
     ] = False,
+    key: Annotated[
+        Path | None, typer.Option(help="This silo's private key for secure sums, of `fedilc key new`.")
+    ] = None,
+    roster: Annotated[
+        Path | None, typer.Option(help="This silo's copy of the roster of all silos' public keys.")
+    ] = None,
+    require_secure: Annotated[
+        bool, typer.Option("--require-secure", help="Take part only in a run with secure sums.")
+    ] = False,
     max_parameters: Annotated[int, typer.Option(min=1, help="Refuse networks with more parameters.")] = 2**28,
     device: Annotated[str, typer.Option(help="The device: auto, cpu, cuda, cuda:1, ...")] = "auto",
     data_dir: DataDir = None,
@@ -131,10 +141,11 @@ def join(
     if data is not None and not data.is_dir():
         read, digest = partial(summarise_table, silo, data, limits=allowed), partial(table_digest, data)
         table = TableAccess(read, digest, SummaryConsent(progress, allowed, yes))
+    secure = _secure_member(key, roster, require_secure)
     http = connect(url, token_file, ca, client_cert, client_key, allow_insecure, progress, give_up_after)
     try:
         with progress.status or nullcontext(), showing(progress.stage):
-            member = Participant(http, silo, make_silo, build, device, progress, limits, table)
+            member = Participant(http, silo, make_silo, build, device, progress, limits, table, secure)
             outcome = member.take_part()
     except KeyboardInterrupt:
         raise StoppedError(f"silo {silo!r} left the run; run the same command to join again") from None
@@ -172,6 +183,19 @@ def _silo(
     if provider is not None:
         return silo_from_provider(name, provider)
     return silo_from_experiment(name, *read_experiment(experiment or ""))
+
+
+def _secure_member(key: Path | None, roster: Path | None, required: bool) -> SecureMember | None:
+    """Return what a silo needs for secure sums; None if it takes part without."""
+    if key is None and roster is None and not required:
+        return None
+    if key is None or roster is None:
+        raise ConfigError("secure sums need --key FILE, of `fedilc key new`, and --roster FILE")
+    require_extra("secure", "a silo with secure sums", "cryptography")
+    from fedilc.privacy.identities import read_identity, read_roster
+    from fedilc.runtimes.rest.secure_silo import SecureMember
+
+    return SecureMember(read_identity(key), read_roster(roster), required)
 
 
 def read_token(path: Path | None) -> str | None:

@@ -33,12 +33,13 @@ from fedilc.cli.options import (
     use_data_folder,
     with_flags,
 )
-from fedilc.errors import ConfigError, StoppedError, printable
+from fedilc.errors import ConfigError, StoppedError, printable, require_extra
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from fedilc.config import Experiment
+    from fedilc.privacy.identities import Roster
     from fedilc.runtimes.remote.manifest import Manifest, Wire
     from fedilc.runtimes.rest.address import Address
     from fedilc.runtimes.rest.auth import TokenFile, Tokens
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 _FOREVER = 1e9
 _RUN = {
     *("the experiment", "--algorithm", "--rounds", "--seed", "--min-silos", "--balance", "--on-divergence"),
-    *("--wire", "--set", "--model", "--backbone", "--stay", "--data-dir"),
+    *("--wire", "--set", "--model", "--backbone", "--stay", "--data-dir", "--secure", "--roster"),
 }
 _UPSTREAM = {"--silo", "--token-file", "--ca", "--client-cert", "--client-key"}
 TokensPath = Annotated[
@@ -96,6 +97,13 @@ def serve(
     balance: Balance = None,
     on_divergence: OnDivergence = None,
     wire: WireName = "exact",
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="Make secure sums, which hide each silo's answers; needs --roster."),
+    ] = False,
+    roster: Annotated[
+        Path | None, typer.Option(help="With --secure: the roster of all silos' public keys.")
+    ] = None,
     changes: Changes = None,
     view: Annotated[
         Path | None, typer.Option(help="Do not train: show the page of this run folder.", show_default=False)
@@ -166,10 +174,12 @@ def serve(
     use_data_folder(data_dir)
     short = {"rounds": rounds, "seed": seed, "min_silos": min_silos, "balance": balance}
     short |= {"algorithm": only_one(algorithm, "serve"), "on_divergence": on_divergence}
-    short |= {"data.backbone": backbone}
+    short |= {"data.backbone": backbone, "secure": secure or None}
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
     target = out or Path("runs") / settings.name / "served"
-    _Serving(console, settings, folder, target, address, known, patience, find_wire(wire), model, stay).run()
+    _Serving(
+        console, settings, folder, target, address, known, patience, find_wire(wire), model, stay, roster
+    ).run()
 
 
 def _say(console: Console, sentence: str) -> None:
@@ -202,6 +212,34 @@ class _Serving:
     wire: Wire
     model: str | None
     stay: bool
+    roster: Path | None = None
+
+    def _read_roster(self) -> Roster | None:
+        """Return the roster of a run with secure sums; raise if there is none, or it does not fit."""
+        if not self.settings.secure:
+            if self.roster is not None:
+                raise ConfigError("--roster is for secure sums; add --secure")
+            return None
+        if self.roster is None:
+            raise ConfigError("secure sums need --roster FILE, which `fedilc key roster` writes")
+        require_extra("secure", "a run with secure sums", "cryptography")
+        from fedilc.data.sources import RemoteTables
+        from fedilc.privacy.identities import USUAL_SILOS, read_roster
+
+        if isinstance(self.settings.data, RemoteTables):
+            raise ConfigError(
+                "source='remote-tables' asks each silo for sums of its own table, which secure sums would "
+                "hide; use source='remote' with columns"
+            )
+        if self.wire != "exact":
+            raise ConfigError("masked words are sent as they are; leave out --wire")
+        found = read_roster(self.roster)
+        if len(found.keys) < USUAL_SILOS and self.settings.min_silos is None:
+            raise ConfigError(
+                f"a sum over {len(found.keys)} silos hides little; if all owners agree to it, say so with "
+                f"--min-silos {len(found.keys)}"
+            )
+        return found
 
     def run(self) -> None:
         """Wait for silos and train; Ctrl-C and SIGTERM end with a sentence on how to continue."""
@@ -211,6 +249,8 @@ class _Serving:
         from fedilc.runtimes.rest.coordinator import serve
 
         bar = ProgressBar(self.console, self.settings.algorithm)
+        roster = self._read_roster()
+        digest = None if roster is None else roster.digest
         made, address, data = None, self.address, self.settings.data
         try:
             if isinstance(data, RemoteTables):
@@ -219,11 +259,12 @@ class _Serving:
                 listens = self.target, self.address, self.tokens, self.round_timeout
                 made, address = survey_tables(self.settings, data, *listens, partial(_say, self.console))
             serve(
-                RemoteRun.of(self.settings, self.folder, self.model, self.wire, made),
+                RemoteRun.of(self.settings, self.folder, self.model, self.wire, made, digest),
                 self.target,
                 address,
                 self.tokens,
                 round_timeout=self.round_timeout,
+                roster=roster,
                 callbacks=[bar],
                 ready=self._ready,
                 afterwards=self._afterwards,

@@ -25,7 +25,7 @@ from fedilc.section import SENTENCE, Section
 # Flat spellings of options that have another name in their parts.
 FLAT_NAMES = {"fishr_reduction": "reduction"}
 Balance = Literal["weights", "oversample"]
-SUM_LIMIT = 4096.0
+SUM_LIMIT, SECURE_UNIT = 4096.0, 2.0**-40
 
 
 class SiloOptions(Section):
@@ -45,6 +45,9 @@ class SiloOptions(Section):
     )
     weights_step: float = Field(0.01, gt=0, description="Step size of the silo weights group-dro and afl")
     weights_power: float = Field(1.0, ge=0, description="Power q of the silo weights q-ffl")
+    secure: bool | None = Field(
+        None, description="Whether silos hide their answers in secure sums, over HTTP"
+    )
     sum_unit: float | None = Field(
         None, gt=0, description="Power of two to whose multiples silos round what is added up; none is exact"
     )
@@ -174,6 +177,29 @@ class Options(SiloOptions):
         ge=2,
         description="Batch size in which areas under curves of thresholded predictions are reported too",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unit_of_secure_sums(cls, values: Any) -> Any:
+        """Give secure sums a unit, and refuse what needs each silo's own numbers or a changing cohort."""
+        if not isinstance(values, Mapping) or not values.get("secure"):
+            return values
+        values = {**values, "sum_unit": values.get("sum_unit") or SECURE_UNIT}
+        for key, usual, instead in (
+            (
+                "outlier_factor",
+                (None, 0, 100.0),
+                "leave it out, or set max_norm, by which each silo clips itself",
+            ),
+            ("on_divergence", (None, "stop"), "leave it out"),
+            ("silos_per_round", (None,), "all silos take part in every round"),
+        ):
+            if values.get(key) not in usual:
+                why = (
+                    f"{key}={values[key]!r} needs each silo's own answers, which secure sums hide; {instead}"
+                )
+                raise PydanticCustomError(SENTENCE, "{why}", {"why": why})
+        return values
 
     def quorum(self, silos: int) -> int:
         """Return the fewest silos that a round needs: `min_silos`, or all that a round asks."""

@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from fedilc.aggregation import Aggregator, Clipped, Mean, Sum
+from fedilc.aggregation import Aggregator, Clipped, Mean, Sum, WeightedGeometricMean
 from fedilc.algorithms import Algorithm, LocalSteps
 from fedilc.algorithms.loss_registry import LossName, has_classes
 from fedilc.algorithms.metric_registry import Metric, metrics_of
@@ -36,6 +36,7 @@ PENALTY_WEIGHT = "penalty_weight"
 PENALTY, CONTROL, HESSIAN = "penalty", "control", "hessian"
 STATE_ROUND, STATE_SINCE = "state_round", "state_since"
 CLIPPED = "clipped"
+SECURE_MIN_SIDE = 3  # of sums of logarithms: the sum of one silo is its own, and of two the other's
 MAX_NUMBER = 1e100
 MAX_EXAMPLES = 2**53
 MAX_ROUNDS = 2**31
@@ -100,7 +101,15 @@ class Program:
         `find_classifier` finds the layer that gives the logits, if a penalty needs it and no option names it.
         """
         weights = without_storage({name: p for name, p in model.named_parameters() if p.requires_grad})
-        found = cls(algorithm.built(options.for_parts), loss, options, options.classifier, weights)
+        built = algorithm.built(options.for_parts)
+        if (
+            options.secure
+            and isinstance(built.inter, WeightedGeometricMean)
+            and "min_side" not in options.part_options
+        ):
+            inter = WeightedGeometricMean(built.inter.zeros, built.inter.agreement, SECURE_MIN_SIDE)
+            built = replace(built, inter=inter)
+        found = cls(built, loss, options, options.classifier, weights)
         penalty = found.penalty
         if penalty is None:
             return found

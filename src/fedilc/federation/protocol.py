@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedilc.aggregation import Aggregator
+from fedilc.aggregation import Aggregator, Sums
 from fedilc.aggregation.packed_sums import PackedSums
 from fedilc.errors import ProtocolError, printable
 
@@ -176,6 +176,25 @@ class AggregatedReply:
     def silos(self) -> tuple[str, ...]:
         """Return the silos that this reply is for."""
         return tuple(self.replies)
+
+
+@dataclass
+class TotalReply:
+    """The sums of all silos' replies to a step, where no single silo's reply is known.
+
+    Args:
+        silos: whose replies are in the sums.
+        sums: the sums of each group of tensors.
+        numbers: the sums of numbers; that of losses has the silos' weights.
+        weight: the sum of the silos' weights.
+        metrics: the sum of each metric, and over how many silos it is.
+    """
+
+    silos: tuple[str, ...]
+    sums: dict[str, Sums]
+    numbers: dict[str, float]
+    weight: float
+    metrics: dict[str, tuple[float, int]] = field(default_factory=dict)
 
 
 def check_reply(reply: Reply | AggregatedReply, request: Request, step: Step) -> None:

@@ -17,7 +17,7 @@ from fedilc.federation.program import CLIPPED, CONTROL, PENALTY, Program
 from fedilc.federation.protocol import Answer, Reply
 
 NUMBER_UNIT = 2.0**-40  # of losses and distances; their window is fixed
-NUMBER_LIMIT = 2.0**40
+NUMBER_LIMIT = 2.0**20
 ROUNDED_NUMBERS = ("loss", "distance")
 
 
@@ -63,9 +63,9 @@ def rounded_to(values: Tensor, unit: float, limit: float) -> tuple[Tensor, int]:
 
 
 def rounded_number(number: float) -> float:
-    """Return a loss or a distance as a multiple of 2^-40 within 2^40.
+    """Return a loss or a distance as a multiple of 2^-40 within 2^20.
 
-    >>> rounded_number(0.5), rounded_number(1e300) == 2.0**40
+    >>> rounded_number(0.5), rounded_number(1e300) == 2.0**20
     (0.5, True)
     """
     number = max(-NUMBER_LIMIT, min(number, NUMBER_LIMIT))

@@ -41,7 +41,15 @@ from fedilc.federation.program import (
     STATE_SINCE,
     Program,
 )
-from fedilc.federation.protocol import AggregatedReply, Reply, Request, SiloNumbers, Step, check_reply
+from fedilc.federation.protocol import (
+    AggregatedReply,
+    Reply,
+    Request,
+    SiloNumbers,
+    Step,
+    TotalReply,
+    check_reply,
+)
 from fedilc.federation.step_sums import COSINE, METRICS, NORMS, SiloWeights, StepSums
 from fedilc.gradients.newton import Newton
 from fedilc.gradients.penalty_weight import PenaltySchedule, add_penalty
@@ -154,35 +162,49 @@ class Server:
         measurements: dict[str, dict[str, float]] = {}
         norms: dict[str, Norms] = {}
         replies: SiloNumbers = {}
-        clipped = 0
+        total: TotalReply | None = None
+        clipped = 0.0
         for step in self.program.round(penalty_weight):
             numbers = {PENALTY_WEIGHT: penalty_weight, STATE_SINCE: self.control.since}
             request = self._request(step, number, silos, known, numbers)
-            aggregates, replies, found = self._ask(step, request)
+            if self.runtime.sums_only:
+                total = self.runtime.total(request, self._like(step), exactly=bool(known.keys() - {CONTROL}))
+                silos = total.silos  # the next steps of the round are over the same ones
+                aggregates = {
+                    name: answer.aggregator.finalize(total.sums[name])
+                    for name, answer in step.answers.items()
+                }
+                clipped += total.numbers[CLIPPED]
+            else:
+                aggregates, replies, found = self._ask(step, request)
+                norms |= found
+                clipped += sum(reply.get(CLIPPED, 0) for reply in replies.values())
             # The mean of s_e, found in `statistics`, is sent in `matched-update` under the same name.
             known |= {name: aggregate.value for name, aggregate in aggregates.items()}
-            norms |= found
-            clipped += sum(reply.get(CLIPPED, 0) for reply in replies.values())
             if self.program.update in aggregates:
                 measurements = aggregates[self.program.update].measurements
         self.control.require_matching(replies)
         update = known[self.program.update]
         if PENALTY in known:
             update = add_penalty(update, known[PENALTY], penalty_weight)
-        record = self._record(number, replies, penalty_weight)
+        if total is None:
+            record = self._record(number, replies, penalty_weight)
+        else:
+            record = self._total_record(number, total, penalty_weight)
         if clipped:
-            record[CLIPPED] = clipped
+            record[CLIPPED] = int(clipped)
         if isinstance(self.optimizer, Newton):
             self.optimizer.observe(record["train_loss"], known[HESSIAN][HESSIAN])
         self._update(number, update, norms)
-        record["norms"] = self.selection.bound.remember(norms, self.program.update)
-        self._warn_of_long(number, norms[self.program.update])
+        if total is None:
+            record["norms"] = self.selection.bound.remember(norms, self.program.update)
+            self._warn_of_long(number, norms[self.program.update])
         cosines = {silo: reply[COSINE] for silo, reply in replies.items() if COSINE in reply}
         if against := self.opposition.judge(cosines):
             record["against"] = against
         self.opposition.remember(update)
         record |= {key: dict(by_name) for key, by_name in measurements.items()}
-        record["silos"] = self._silo_records(replies, norms[self.program.update])
+        record["silos"] = self._silo_records(replies, norms.get(self.program.update, {}))
         self.silo_weights.learn({silo: reply["loss"] or 0.0 for silo, reply in replies.items()})
         self.control.learn(number, known[CONTROL], replies, len(self.silos))
         return record
@@ -307,7 +329,7 @@ class Server:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         named = {} if was_extreme else suspects(norms)
-        named = named or self.selection.bound.past_suspect(norms[self.program.update])
+        named = named or self.selection.bound.past_suspect(norms.get(self.program.update, {}))
         # A finite update is not enough: squares in the optimiser's state, and w itself, may overflow.
         if not all(is_finite(tensor) for tensor in self._updated().values()):
             what = f"the update of round {number} made weights or optimiser infinite and was undone"
@@ -341,6 +363,10 @@ class Server:
         """Return the metrics of each silo's validation set; silos that are lost have none."""
         step = self.program.steps[EVALUATE]
         request = self._request(step, number, silos, {}, {})
+        if self.runtime.sums_only:
+            metrics = self.runtime.total(request, {}, exactly=False).metrics
+            means = {f"validation_{key}": value / count for key, (value, count) in metrics.items() if count}
+            return {"validation": {}, **means}
         total = StepSums(step, {}, self.silo_weights)
         for reply in self._checked(step, request):
             total.add(reply)
@@ -357,6 +383,15 @@ class Server:
             record["penalty"] = sum(distances) / len(distances) * (len(distances) if summed else 1)
             record["penalty_weight"] = penalty_weight
         return record
+
+    def _total_record(self, number: int, total: TotalReply, penalty_weight: float) -> Record:
+        """Return the same from sums, where no silo's own numbers are known."""
+        record: Record = {"round": number, "train_loss": total.numbers["loss"] / total.weight}
+        if penalty_weight:
+            summed = self.program.penalty is not None and self.program.penalty.reduction == "sum"
+            record["penalty"] = total.numbers["distance"] / (1 if summed else len(total.silos))
+            record["penalty_weight"] = penalty_weight
+        return record | {"members": len(total.silos), "examples": int(total.numbers["examples"])}
 
     def _silo_records(self, replies: SiloNumbers, norms: Norms) -> dict[str, dict[str, Any]]:
         """Return examples and loss per silo, and the norm of an update that was clipped."""

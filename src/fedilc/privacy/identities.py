@@ -26,7 +26,7 @@ from fedilc.errors import ConfigError, ProtocolError, writing
 from fedilc.storage.files import json_bytes, json_digest, parse_json, write_atomically
 
 MAX_SILOS = 100
-LEAST_SILOS = 3
+LEAST_SILOS, USUAL_SILOS = 3, 5
 _KIND = "ed25519"
 _MAX_FILE_BYTES = 1 << 16
 

@@ -46,10 +46,6 @@ Hex = Annotated[str, Field(pattern="^([0-9a-f]{2})*$", max_length=1024)]
 Permit = Callable[[Sequence[str]], None]
 
 
-class UnknownAttemptError(ProtocolError):
-    """The silo has no keys of this attempt, because it was restarted."""
-
-
 class OtherListError(ProtocolError):
     """The silo has signed another list of survivors for the same sum; `survivors` are on that list."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from fedilc.aggregation import Aggregator, Sums
-from fedilc.federation.protocol import AggregatedReply, Reply, Request, SiloNumbers
+from fedilc.federation.protocol import AggregatedReply, Reply, Request, SiloNumbers, TotalReply
 
 
 class Runtime(ABC):
@@ -19,6 +19,7 @@ class Runtime(ABC):
     Attributes:
         silos: the names of all silos, in the order in which records list them.
         leads: whether this process writes files and prints; exactly one of several processes does.
+        sums_only: whether replies are hidden in sums, which `total` returns in place of `ask`.
         sets_aside: whether a round is repeated without outliers. If whoever started the run owns all silos,
             outliers are honest, and the run only warns of them.
         state_folder: where silos of this process store their state between rounds; None keeps it in memory.
@@ -26,12 +27,17 @@ class Runtime(ABC):
 
     silos: tuple[str, ...] = ()
     leads: bool = True
+    sums_only: bool = False
     sets_aside: bool = True
     state_folder: Path | None = None
 
     @abstractmethod
     def ask(self, request: Request) -> Iterator[Reply] | Iterator[Reply | AggregatedReply]:
         """Yield replies as they arrive, each from one silo or several; a lost silo sends none."""
+
+    def total(self, request: Request, like: Mapping[str, Mapping[str, Tensor]], exactly: bool) -> TotalReply:
+        """Return the sums of the silos' replies; `exactly` says whether it must be over all of them."""
+        raise NotImplementedError
 
     def present(self) -> tuple[str, ...]:
         """Return the silos to ask in the next round; wait until there are enough."""

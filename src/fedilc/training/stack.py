@@ -37,7 +37,8 @@ _FREE = {
     *("learning_rate_schedule", "warmup_rounds", "decay_rounds", "decay_factor"),
     *("average", "average_decay", "average_share", "outlier_factor", "evaluate_every", "thresholded_batch"),
 }
-_NEVER = ("balance", "silos_per_round", "min_silos", "classifier")  # a run with one of these is trained alone
+# A run with one of these is trained alone.
+_NEVER = ("balance", "silos_per_round", "min_silos", "classifier", "secure", "sum_unit")
 _NOT_BY_COORDINATE = ("adafactor", "layeradam")  # a step of one coordinate depends on the others
 
 

@@ -36,6 +36,7 @@ from fedilc.data.inputs import shape_of, sizes_of
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
 from fedilc.models import build_model
+from fedilc.privacy.words import require_summable
 from fedilc.section import Section, validated
 from fedilc.storage.files import json_digest, parse_json
 
@@ -43,7 +44,7 @@ PROTOCOL = 5
 MAX_NUMBERS = 2**31
 MAX_NAME = 500
 
-_NEWER = ("metrics", "sum_unit", "sum_limit")
+_NEWER = ("metrics", "secure", "roster", "sum_unit", "sum_limit")
 
 Wire = Literal["exact", "float16"]
 Width = Annotated[int, Field(ge=0, le=MAX_NUMBERS)]
@@ -142,6 +143,7 @@ class Manifest(SiloOptions):
     weights: str = Field(description="digest of the initial weights")
     fixed: str = Field(description="digest of what is not trained: buffers and frozen parameters")
     wire: Wire = "exact"
+    roster: Name | None = Field(None, description="digest of the silos' public keys, for secure sums")
 
     @model_validator(mode="after")
     def _limit_size(self) -> Manifest:
@@ -197,7 +199,9 @@ class Manifest(SiloOptions):
         return Program(self.choices, self.loss, self, self.classifier, self.like, statistic)
 
     def require_same_steps(self) -> None:
-        """Raise if the coordinator's steps are not those of this installation."""
+        """Raise if the coordinator's steps are not those of this installation, or reveal what sums hide."""
+        if self.secure:
+            require_summable(self.program, len(self.silos))
         if describe_steps(self.program) != self.steps:
             raise ProtocolError(
                 "the coordinator's steps differ from those of this installation; install the same version of "
@@ -229,7 +233,9 @@ def describe_steps(program: Program) -> dict[str, Any]:
     return {name: step.describe(program.weights) for name, step in sorted(program.steps.items())}
 
 
-def make_manifest(run: str, spec: Specification, network: Network | None, wire: Wire = "exact") -> Manifest:
+def make_manifest(
+    run: str, spec: Specification, network: Network | None, wire: Wire = "exact", roster: str | None = None
+) -> Manifest:
     """Return the manifest of a run that is about to begin; without `network`, silos have their own copy."""
     program, model, made = spec.program, spec.model, spec.outline.preprocessing
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -256,6 +262,7 @@ def make_manifest(run: str, spec: Specification, network: Network | None, wire: 
             "weights": weights_digest(model),
             "fixed": _fixed_digest(model),
             "wire": wire,
+            "roster": roster,
             "columns": list(spec.outline.columns) or None,
             "preprocessing": None if made is None else made.model_dump(mode="json"),
         },

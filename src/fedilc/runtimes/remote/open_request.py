@@ -72,7 +72,7 @@ class OpenRequest:
         self._lock = threading.Lock()
         self._closed = False
 
-    def body(self, weights_digest: str, to_sub_coordinator: bool = False) -> bytes | None:
+    def body(self, weights_digest: str, to_sub_coordinator: bool = False, _silo: str = "") -> bytes | None:
         """Return the task for a silo whose weights have this digest; None once it is closed.
 
         The task for a sub-coordinator differs only if there are adaptive weights of silos, or if not all of
@@ -91,7 +91,9 @@ class OpenRequest:
                 self._bodies[kind] = packed
             return self._bodies[kind]
 
-    def packed_body(self, weights_digest: str, to_sub_coordinator: bool = False) -> bytes | None:
+    def packed_body(
+        self, weights_digest: str, to_sub_coordinator: bool = False, _silo: str = ""
+    ) -> bytes | None:
         """Return the same without waiting; None if it is not packed yet."""
         return self._bodies.get(self._kind(weights_digest, to_sub_coordinator))
 

@@ -23,6 +23,7 @@ from fedilc.data.sources import Remote, RemoteImages, RemoteTables
 from fedilc.errors import ConfigError
 from fedilc.federation import Record
 from fedilc.models.user_models import user_network
+from fedilc.privacy.words import require_summable
 from fedilc.runtimes.base import Runtime
 from fedilc.runtimes.remote.manifest import Manifest, Wire, make_manifest
 from fedilc.storage.run_folder import RunFolder
@@ -47,6 +48,7 @@ class RemoteRun:
     specification: Specification
     network: Network | None = None
     wire: Wire = "exact"
+    roster: str | None = None
 
     @classmethod
     def of(
@@ -56,6 +58,7 @@ class RemoteRun:
         builder: str | None = None,
         wire: Wire = "exact",
         preprocessing: Preprocessing | None = None,
+        roster: str | None = None,
     ) -> RemoteRun:
         """Return the run of an experiment, with its network or that of the user's own `builder`.
 
@@ -83,7 +86,9 @@ class RemoteRun:
             network = settings.model
             model = network.of_shape(shape_of(outline.sample), outputs, settings.seed)
         spec = Specification.of(outline, model, settings.algorithm, settings)
-        return cls(settings.name, spec, network, wire)
+        if settings.secure:
+            require_summable(spec.program, len(outline.silos))
+        return cls(settings.name, spec, network, wire, roster)
 
     @property
     def needed(self) -> int:
@@ -93,7 +98,7 @@ class RemoteRun:
     @cached_property
     def manifest(self) -> Manifest:
         """Return the manifest, which every silo receives."""
-        return make_manifest(self.name, self.specification, self.network, self.wire)
+        return make_manifest(self.name, self.specification, self.network, self.wire, self.roster)
 
     def training(self, runtime: Runtime) -> Training:
         """Return the training over a runtime; raise if settings do not fit."""

@@ -26,6 +26,7 @@ from fedilc.data.sources import Section
 from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request
 from fedilc.federation.protocol import Range, Step, check_numbers
+from fedilc.privacy.words import VALUES, SumForm
 from fedilc.runtimes.remote.manifest import Manifest, Wire, read_received
 from fedilc.storage.files import DTYPE_NAMES, pack_tensors, pack_with_digest, require_digest
 
@@ -34,7 +35,8 @@ HEADER_BYTES = 1 << 20
 _ENTRY_BYTES = 200  # of a tensor in the header beside its name: type, shape and offsets
 _MAX_FLOAT16 = 2.0**15  # the largest number after scaling: half of what float16 holds, against rounding up
 _MAX_SCALE = 1e300
-WEIGHTS = "weights"
+WEIGHTS, SIDES = "weights", "sides"
+MASK = "mask"  # the phase of a secure sum whose task has tensors
 
 Name = Annotated[str, Field(max_length=64)]
 
@@ -197,6 +199,7 @@ class _Task(Section):
     numbers: dict[Name, float]
     silo_weights: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     asked: list[str] | None = None
+    secure: dict[str, Any] | None = None
     scales: dict[str, float]
 
 
@@ -205,7 +208,8 @@ class ReceivedRequest:
     """A request as a silo receives it, with its task's name, its run's hash and the digest of its weights.
 
     `asked` are the silos for which a sub-coordinator shall reply: all of the round, or those that the
-    coordinator above still waits for.
+    coordinator above still waits for. `secure` is a message of a secure sum, `sides` the sides of coordinates
+    whose logarithms are added up.
     """
 
     request: Request
@@ -213,6 +217,8 @@ class ReceivedRequest:
     run: str
     weights_digest: str
     asked: frozenset[str]
+    secure: dict[str, Any] | None = None
+    sides: Tensor | None = None
 
     def require_for(self, silo: str, manifest: Manifest) -> None:
         """Raise if the task is of another run, or for other silos."""
@@ -228,6 +234,9 @@ def pack_request(
     weights_digest: str,
     with_weights: bool,
     asked: Collection[str] | None = None,
+    secure: Mapping[str, Any] | None = None,
+    sides: Tensor | None = None,
+    task: str | None = None,
 ) -> bytes:
     """Return a task as bytes, with w if the silo does not have it yet.
 
@@ -235,7 +244,7 @@ def pack_request(
     """
     about: dict[str, Any] = {
         "run": manifest.hash,
-        "task": task_name(request, manifest.hash, weights_digest),
+        "task": task or task_name(request, manifest.hash, weights_digest),
         "weights": weights_digest,
         "step": request.step,
         "round": request.round,
@@ -245,6 +254,10 @@ def pack_request(
     if asked is not None:
         about |= {"silo_weights": dict(request.silo_weights), "asked": sorted(asked)}
     groups = dict(request.tensors) | ({WEIGHTS: request.weights} if with_weights else {})
+    if secure is not None:
+        about["secure"] = dict(secure)
+        groups = groups if secure["phase"] == MASK else {}
+        groups |= {} if sides is None else {SIDES: {SIDES: sides}}
     return pack(groups, about, lambda group: group == WEIGHTS and manifest.wire == "float16", digest=True)
 
 
@@ -265,20 +278,35 @@ def unpack_request(
         raise ProtocolError(f"the coordinator asks for {about.step!r}, which is not a step of this run")
     check_numbers(about.numbers, step.sent_numbers)
     known = about.weights == weights_digest and not any(name in own for name in entries)
-    expected = {} if known else own
-    groups, _ = unpack(body, expected | tensor_schemas(step.sends, lambda _: False))
+    expected = ({} if known else own) | tensor_schemas(step.sends, lambda _: False)
+    phase = None if about.secure is None else about.secure.get("phase")
+    if about.secure is not None:
+        expected = expected if phase == MASK else {}
+        expected |= _sides_schema(manifest, step, about.secure)
+    groups, _ = unpack(body, expected)
     if not 1 <= about.round <= manifest.rounds or not set(about.silos) <= set(manifest.silos):
         raise ProtocolError("the coordinator asks for a round or for silos that the run does not have")
     asked = frozenset(about.silos if about.asked is None else about.asked)
     if not asked <= set(about.silos):
         raise ProtocolError("the coordinator asks for silos that are not in the round")
     sent = groups.pop(WEIGHTS, None) or weights
+    sides = groups.pop(SIDES, {}).get(SIDES)
     version = int(hashlib.sha256(about.weights.encode()).hexdigest()[:15], 16)
     if not set(about.silo_weights) <= set(manifest.silos):
         raise ProtocolError("the coordinator gives weights to silos that the run does not have")
     content = tuple(about.silos), sent, groups, about.numbers, about.silo_weights
     request = Request(about.step, about.round, version, *content)
-    return ReceivedRequest(request, about.task, about.run, about.weights, asked)
+    held = about.weights if phase in (None, MASK) else weights_digest
+    return ReceivedRequest(request, about.task, about.run, held, asked, about.secure, sides)
+
+
+def _sides_schema(manifest: Manifest, step: Step, secure: Mapping[str, Any]) -> dict[str, TensorSchema]:
+    """Return the schema of the sides whose logarithms are asked for, one bit each."""
+    form = SumForm(manifest.program, step, len(manifest.silos))
+    if secure.get("phase") != MASK or secure.get("part") != VALUES or not form.sides:
+        return {}
+    like = torch.empty(-(-form.sides // 8), dtype=torch.uint8, device="meta")
+    return {f"{SIDES}/{SIDES}": TensorSchema(like)}
 
 
 def reply_schemas(step: Step, wire: Wire) -> dict[str, TensorSchema]:

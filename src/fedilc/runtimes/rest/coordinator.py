@@ -40,6 +40,7 @@ from fedilc.training.callbacks import Callback, Run
 from fedilc.training.result import Result
 
 if TYPE_CHECKING:
+    from fedilc.privacy.identities import Roster
     from fedilc.runtimes.rest.viewer import FolderView
 
 AUDIT_FILE = "audit.jsonl"
@@ -56,6 +57,7 @@ def serve(
     tokens: Tokens | TokenFile | None,
     *,
     round_timeout: float = 600.0,
+    roster: Roster | None = None,
     callbacks: Sequence[Callback] = (),
     ready: Callable[[str, Manifest], None] = lambda _url, _manifest: None,
     afterwards: Callable[[Result], None] = lambda _: None,
@@ -70,7 +72,15 @@ def serve(
     _kernels.load()
     queue = TaskQueue(run.manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out))
     queue.summary_rows = rows_of_summaries(out)
-    training = run.training(RestRuntime(queue, run.needed, round_timeout))
+    if roster is None:
+        runtime = RestRuntime(queue, run.needed, round_timeout)
+    else:
+        from fedilc.runtimes.rest.secure_runtime import SecureRuntime
+
+        if sorted(roster.keys) != sorted(run.manifest.silos):
+            raise ConfigError("the roster names other silos than the run; make one of the run's silos")
+        runtime = SecureRuntime(queue, run.needed, round_timeout, roster)
+    training = run.training(runtime)
     if len(queue.silos) * 4 * queue.manifest.numbers > 4 * MEMORY_BYTES:
         return_freed_memory(LARGE_BLOCK_BYTES)  # it costs time, and a few small replies do not need it
     try:

@@ -163,13 +163,17 @@ class Membership:
             if reasons:
                 self._notify(workers=True)
 
-    def join(self, name: str, examples: int) -> None:
-        """Let a silo join, which replies for itself from now on; refuse one that is connected elsewhere."""
+    def join(self, name: str, examples: int | None) -> None:
+        """Let a silo join, which replies for itself from now on; refuse one that is connected elsewhere.
+
+        With secure sums a silo does not say how many examples it has.
+        """
         with self._changed:
             silo, elsewhere = self._admit(name), self._elsewhere(name, None)
             if elsewhere is not None:
                 raise RefusedError(409, elsewhere)
-            self._require_surveyed(name, examples)
+            if examples is not None:
+                self._require_surveyed(name, examples)
             self.audit.repeated("joined", {"silo": name}, examples=examples)
             silo.examples, silo.reason, silo.via = examples, None, None
             silo.state = "waiting"
@@ -207,6 +211,12 @@ class Membership:
                     422,
                     f"inter={self.manifest.choices.name('inter')!r} needs each silo's own reply, and a "
                     "sub-coordinator sends sums; let the silos join this coordinator themselves",
+                )
+            if self.manifest.secure:
+                raise RefusedError(
+                    422,
+                    "secure sums are made between the silos and one coordinator; let the silos join this "
+                    "coordinator themselves",
                 )
             for silo in silos:
                 if silo not in self.silos:
@@ -349,6 +359,12 @@ class Membership:
                 for silo in chosen
                 if silo.reason
             }
+
+    def note(self, name: str, reason: str) -> None:
+        """Show why a silo does not answer as asked, which is not its fault."""
+        with self._changed:
+            self._status(name).reason = reason
+            self._notify()
 
     def strike(self, name: str, reason: str) -> RefusedError:
         """Count a reply that is not valid, and return its refusal; after three, set its sender aside."""

@@ -48,6 +48,7 @@ from fedilc.storage.files import byte_size, parse_json, write_atomically
 
 if TYPE_CHECKING:
     from fedilc.data.tables.silo_summary import SiloSummary
+    from fedilc.runtimes.rest.secure_silo import SecureMember, SecureSilo
 
 MAX_PARAMETERS = 2**28
 _FILE = "runs.json"
@@ -371,6 +372,8 @@ class Participant(RunMember):
     log: SiloLog = no_log
     limits: SiloLimits = field(default_factory=SiloLimits)
     table: TableAccess | None = None
+    secure: SecureMember | None = None
+    _secure: SecureSilo | None = field(init=False, default=None)
     _client: SiloClient = field(init=False)
     _summarised: str | None = field(init=False, default=None)
     _sent: str | None = field(init=False, default=None)
@@ -379,11 +382,22 @@ class Participant(RunMember):
         """Work until the run is over; return how it ended."""
         manifest = self.read_manifest()
         require_silo(self.name, manifest.run, manifest.silos)
+        if self.secure is not None:
+            self.secure.require_fits(manifest, self.name)
+        elif manifest.secure:
+            raise ConfigError("the run has secure sums; name this silo's `key` and the `roster`")
         self._require_same_table(manifest)
         folder = self.limits.state
         self._client = make_client(manifest, self.name, self.make_silo, self.build, self.device, folder)
         self.limits.require_examples(len(self._client.silo), self.name)
         self.limits.remember(manifest, self.http.url, self.name)
+        if self.secure is not None and manifest.secure:
+            from fedilc.runtimes.rest.secure_silo import SecureSilo
+
+            assert self.secure.roster is not None
+            self.log(f"secure sums over {len(manifest.silos)} silos; roster {self.secure.roster.digest[:16]}")
+            folder = self.limits.consent_folder
+            self._secure = SecureSilo(self._client, manifest, self.secure, folder, self.log)
         return self._work(manifest)
 
     def _answer_survey(self, body: Mapping[str, Any]) -> None:
@@ -437,13 +451,15 @@ class Participant(RunMember):
             )
 
     def _joining(self) -> dict[str, Any]:
-        return {"examples": len(self._client.silo)}
+        return {} if self._secure is not None else {"examples": len(self._client.silo)}
 
     def _weights(self) -> Mapping[str, Tensor]:
-        return self._client.weights
+        return self._secure.weights if self._secure is not None else self._client.weights
 
     def _reply(self, manifest: Manifest, received: ReceivedRequest) -> bytes:
         received.require_for(self.name, manifest)
+        if self._secure is not None:
+            return self._secure.answer(received)
         return pack_reply(self._client.answer(received.request), manifest)
 
 

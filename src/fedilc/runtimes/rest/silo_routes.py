@@ -43,9 +43,9 @@ class _Join(BaseModel):
 
 
 class SiloJoin(_Join):
-    """What a silo sends when it joins: how many examples it has, and nothing about them."""
+    """What a silo sends when it joins: how many examples it has (not with secure sums), and no more."""
 
-    examples: Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]
+    examples: Annotated[int, Field(ge=1, le=MAX_EXAMPLES)] | None = None
 
 
 class SubCoordinatorJoin(_Join):
@@ -124,6 +124,8 @@ def _add_join(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits)
                 )
             if silo not in queue.silos:
                 raise HTTPException(404, f"no silo of this run is called {silo!r}")
+            if (joining.examples is None) != bool(queue.manifest.secure):
+                raise HTTPException(422, "a silo says how many examples it has, except with secure sums")
             queue.join(silo, joining.examples)
             return JoinReply(silo=silo, round=queue.progress.round)
 
@@ -207,9 +209,10 @@ async def _next_task(
         open_request = queue.task_for(silo)
         if open_request is not None:
             to_sub_coordinator = silo not in queue.silos
-            body = open_request.packed_body(weights_digest, to_sub_coordinator) or await run_in_threadpool(
-                open_request.body, weights_digest, to_sub_coordinator
-            )
+            who = "" if to_sub_coordinator else silo
+            body = open_request.packed_body(
+                weights_digest, to_sub_coordinator, who
+            ) or await run_in_threadpool(open_request.body, weights_digest, to_sub_coordinator, who)
             if body is None:  # closed while it was packed: ask for the next
                 continue
             queue.mark_seen(silo, sent=len(body))

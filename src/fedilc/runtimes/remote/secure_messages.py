@@ -1,0 +1,73 @@
+"""The messages of secure sums: what a silo answers in each phase, and what all silos must have been sent."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from fedilc.data.digests import tensors_digest
+from fedilc.federation import Request
+from fedilc.privacy.secure_sums import Hex, Offer, Shares, words_digest
+from fedilc.privacy.words import COUNTS, SumForm
+from fedilc.runtimes.remote.wire import MASK, task_name
+from fedilc.section import Section
+
+# The field of an answer by phase; masked words are a tensor.
+ANSWERS = {"offer": "offer", "share": "sealed", "sign": "signature", "unmask": "shares"}
+Name = Annotated[str, Field(max_length=500)]
+
+
+class SecureAnswer(Section):
+    """What a silo answers in one phase: what was asked for, or why not.
+
+    `earlier` are the silos over which it has signed this total before.
+    """
+
+    offer: Offer | None = None
+    sealed: dict[Name, Annotated[str, Field(pattern="^([0-9a-f]{2})*$", max_length=1024)]] | None = None
+    signature: Hex | None = None
+    shares: Shares | None = None
+    refused: Annotated[str, Field(max_length=1000)] | None = None
+    earlier: list[Name] | None = None
+
+
+class SecureMessage(Section):
+    """What the coordinator sends in one phase."""
+
+    phase: Annotated[str, Field(pattern=f"^(offer|share|{MASK}|sign|unmask)$")]
+    part: Annotated[str, Field(pattern="^(counts|values)$")]
+    attempt: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    offers: dict[Name, Offer] = Field(default_factory=dict)
+    sealed: dict[Name, Hex] = Field(default_factory=dict)
+    survivors: list[Name] = Field(default_factory=list)
+    signatures: dict[Name, Hex] = Field(default_factory=dict)
+
+
+def seen_digests(request: Request, run: str, weights_digest: str, sides: Tensor | None) -> dict[str, str]:
+    """Return digests of all that a silo's answer depends on; signed, so that all silos were sent the same."""
+    return {
+        "task": task_name(request, run, weights_digest),
+        "weights": weights_digest,
+        "sides": "" if sides is None else words_digest(sides.numpy()),
+    }
+
+
+def own_digests(request: Request, run: str, sides: Tensor | None) -> dict[str, str]:
+    """Return the same at a silo, which hashes the weights itself."""
+    return seen_digests(request, run, tensors_digest(request.weights), sides)
+
+
+def words_like(form: SumForm, part: str, kept: NDArray[np.bool_] | None) -> Tensor:
+    """Return masked words as they travel, without storage."""
+    dtype = torch.int32 if part == COUNTS else torch.int64
+    return torch.empty(form.words(part, kept), dtype=dtype, device="meta")
+
+
+def answer_of(**found: Any) -> dict[str, Any]:
+    """Return an answer as JSON, without what is absent."""
+    return SecureAnswer(**found).model_dump(exclude_none=True)

@@ -1,0 +1,311 @@
+"""The coordinator's side of secure sums over HTTP: a step is one sum, or two for geometric means.
+
+A sum is tried until it succeeds. An attempt asks all silos five times (`privacy/secure_sums.py`); a silo that
+is lost before the list of survivors is signed is left out of it, if enough others remain and no earlier sum
+of the round has it. Otherwise the run waits for it, and another attempt with new keys follows.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedilc.data.digests import tensors_digest
+from fedilc.errors import ProtocolError, SilosLostError, listed
+from fedilc.federation import Reply, Request
+from fedilc.federation.protocol import TotalReply
+from fedilc.privacy.identities import Roster
+from fedilc.privacy.secure_sums import SumCollector, SumContext, threshold
+from fedilc.privacy.words import COUNTS, VALUES, SumForm
+from fedilc.runtimes.remote.manifest import Manifest, read_received
+from fedilc.runtimes.remote.open_request import OpenRequest
+from fedilc.runtimes.remote.secure_messages import ANSWERS, SecureAnswer, seen_digests, words_like
+from fedilc.runtimes.remote.wire import (
+    MASK,
+    TensorSchema,
+    header_room,
+    pack_request,
+    read_header,
+    unpack,
+)
+from fedilc.runtimes.rest.coordinator import RestRuntime
+from fedilc.runtimes.rest.task_queue import TaskQueue
+from fedilc.storage.files import byte_size
+
+_HEADER_ROOM = 1 << 20
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 10.0
+_POLL_SECONDS = 0.5
+_MOST_REFUSALS = 8
+
+
+class PhaseReply(Reply):
+    """A silo's answer in one phase of a secure sum."""
+
+    answer: SecureAnswer
+    words: Tensor | None = None
+
+
+class OpenPhase(OpenRequest):
+    """One phase of a secure sum, as a request that silos can reply to; each silo gets its own message."""
+
+    def __init__(
+        self,
+        request: Request,
+        manifest: Manifest,
+        message: Mapping[str, str],
+        own: Mapping[str, Mapping[str, Any]],
+        weights_digest: str,
+        words: Tensor,
+        sides: Tensor | None,
+    ) -> None:
+        super().__init__(request, manifest, weights_digest, own)
+        self.name, self.phase = f"{message['attempt']}-{message['phase']}", message["phase"]
+        self._message, self._own, self._sides = message, own, sides
+        self._like = {"words/words": TensorSchema(words)} if self.phase == MASK else {}
+
+    def body(self, weights_digest: str, _to_sub_coordinator: bool = False, silo: str = "") -> bytes | None:
+        """Return the message for a silo whose weights have this digest; None once it is closed."""
+        with self._lock:
+            if self._closed or silo not in self._own:
+                return None
+            return pack_request(
+                self.request,
+                self.manifest,
+                self.weights_digest,
+                weights_digest != self.weights_digest,
+                secure={**self._message, **self._own[silo]},
+                sides=self._sides if self.phase == MASK else None,
+                task=self.name,
+            )
+
+    def packed_body(
+        self, _weights_digest: str, _to_sub_coordinator: bool = False, _silo: str = ""
+    ) -> bytes | None:
+        """Return None: each silo's message is packed for it."""
+        return None
+
+    @property
+    def max_bytes(self) -> int:
+        """Return how large a reply may be, in bytes."""
+        tensors = [schema.like for schema in self._like.values()]
+        return byte_size(tensors) + header_room(self._like) + _HEADER_ROOM
+
+    def read(self, body: bytes, silo: str) -> PhaseReply:
+        """Return a silo's answer; raise if it is not valid."""
+        _, about = read_header(body, header_room(self._like) + _HEADER_ROOM)
+        answer = read_received(SecureAnswer, about.get("secure"), "its answer")
+        found = {key for key in ANSWERS.values() if getattr(answer, key) is not None}
+        reply = PhaseReply(silo, self.request.step, self.request.round, checked=True)
+        reply.answer = answer
+        if answer.refused is None and answer.earlier is None:
+            if found - {ANSWERS.get(self.phase)} or (self.phase != MASK and not found):
+                raise ProtocolError(f"its answer is not one to the phase {self.phase!r}")
+            tensors, _ = unpack(body, self._like, _HEADER_ROOM)
+            reply.words = tensors["words"]["words"] if self.phase == MASK else None
+        return reply
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """One sum of a step: what is asked, and the sides of geometric means that are added up."""
+
+    request: Request
+    form: SumForm
+    part: str
+    weights_digest: str
+    exactly: bool
+    kept: NDArray[np.bool_] | None = None
+
+    @property
+    def sides(self) -> Tensor | None:
+        if self.kept is None or not len(self.kept):
+            return None
+        return torch.from_numpy(np.packbits(self.kept))
+
+
+class _TryAgainError(Exception):
+    """An attempt cannot be completed; `over` are the silos that the next one must be over, if known."""
+
+    def __init__(self, over: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.over = tuple(over)
+
+
+class SecureRuntime(RestRuntime):
+    """A runtime over silos that join by HTTP and whose replies the coordinator sees in sums only."""
+
+    sums_only = True
+
+    def __init__(self, queue: TaskQueue, min_silos: int, round_timeout: float, roster: Roster) -> None:
+        self.roster = roster
+        self._refusals: dict[str, tuple[str, int]] = {}
+        super().__init__(queue, max(min_silos, threshold(len(roster.keys))), round_timeout)
+
+    def total(self, request: Request, like: Mapping[str, Mapping[str, Tensor]], exactly: bool) -> TotalReply:
+        """Return the sums of a step over all silos asked, or over those that were not lost."""
+        step = self.queue.manifest.program.steps[request.step]
+        form = SumForm(self.queue.manifest.program, step, len(self.queue.silos))
+        digest = tensors_digest(request.weights)
+        counts, kept = None, np.zeros(0, bool)
+        if COUNTS in form.parts:
+            first = _Sum(request, form, COUNTS, digest, exactly)
+            counts, silos = self._repeat(first, request.silos)
+            kept, exactly = form.kept(counts), True
+        else:
+            silos = request.silos
+        words, silos = self._repeat(_Sum(request, form, VALUES, digest, exactly, kept), silos)
+        return form.total(silos, like, words, counts, kept)
+
+    def _repeat(self, what: _Sum, silos: Sequence[str]) -> tuple[NDArray[Any], tuple[str, ...]]:
+        """Return the total of a sum, and the silos it is over, after as many attempts as it takes."""
+        pause, exactly = _FIRST_PAUSE, what.exactly
+        while True:
+            try:
+                found = self._attempt(what, tuple(silos), exactly)
+                self._refusals.clear()
+                return found
+            except _TryAgainError as again:
+                if again.over:
+                    silos, exactly = again.over, True
+                aside = [name for name in silos if self.queue.silos[name].state == "set aside"]
+                if aside and (exactly or len(silos) - len(aside) < self.min_silos):
+                    raise SilosLostError(
+                        f"round {what.request.round} needs {listed(aside)}, which was set aside: a sum "
+                        "without it would reveal its part of another; correct the problem there and resume"
+                    ) from None
+                silos = [name for name in silos if name not in aside]
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _attempt(
+        self, what: _Sum, silos: tuple[str, ...], exactly: bool
+    ) -> tuple[NDArray[Any], tuple[str, ...]]:
+        manifest, request = self.queue.manifest, what.request
+        context = SumContext(
+            manifest.hash, self.roster.digest, request.round, what.form.kind(what.part), secrets.token_hex(8)
+        )
+        collector = SumCollector(context, self.roster)
+        seen = seen_digests(request, manifest.hash, what.weights_digest, what.sides)
+
+        def phase(
+            name: str,
+            asked: Sequence[str],
+            own: Callable[[str], Mapping[str, Any]],
+            take: Callable[[str, PhaseReply], None],
+            most: bool = False,
+        ) -> None:
+            message = {"phase": name, "part": what.part, "attempt": context.attempt}
+            like = words_like(what.form, what.part, what.kept)
+            opened = OpenPhase(
+                request, manifest, message, {s: own(s) for s in asked}, what.weights_digest, like, what.sides
+            )
+            needed = threshold(len(self.roster.keys)) if most else len(silos) if exactly else self.min_silos
+            self._collect(opened, needed, take)
+
+        def nothing(_silo: str) -> Mapping[str, Any]:
+            return {}
+
+        def offers(_silo: str) -> Mapping[str, Any]:
+            return {"offers": {name: offer.model_dump() for name, offer in collector.offers.items()}}
+
+        def sealed(silo: str) -> Mapping[str, Any]:
+            return {"sealed": collector.sealed_for(silo)}
+
+        def survivors(_silo: str) -> Mapping[str, Any]:
+            return {"survivors": sorted(collector.survivors)}
+
+        def signatures(_silo: str) -> Mapping[str, Any]:
+            return {"signatures": collector.signatures}
+
+        phase("offer", silos, nothing, lambda s, r: collector.add_offer(s, _given(r.answer.offer)))
+        phase(
+            "share",
+            tuple(collector.offers),
+            offers,
+            lambda s, r: collector.add_sealed(s, _given(r.answer.sealed)),
+        )
+        phase(MASK, tuple(collector.sealed), sealed, lambda s, r: collector.add_words(s, _as_words(r.words)))
+        names = tuple(collector.survivors)
+        phase(
+            "sign",
+            names,
+            survivors,
+            lambda s, r: collector.add_signature(s, _given(r.answer.signature), seen),
+            True,
+        )
+        names = tuple(collector.signatures)
+        phase(
+            "unmask", names, signatures, lambda s, r: collector.add_shares(s, _given(r.answer.shares)), True
+        )
+        over = tuple(name for name in request.silos if name in collector.survivors)
+        return collector.total(), over
+
+    def _collect(self, opened: OpenPhase, needed: int, take: Callable[[str, PhaseReply], None]) -> None:
+        """Take the answers of a phase until all silos have answered, or `needed` have and the time is up."""
+        self.queue.open(opened)
+        waiting, taken, on_time = set(opened.asked), 0, True
+        deadline = time.monotonic() + self.round_timeout
+        try:
+            while waiting and taken + len(waiting) >= needed:
+                spooled = self.queue.take_reply(_POLL_SECONDS)
+                if spooled is not None:
+                    (silo,) = spooled.silos
+                    waiting.discard(silo)
+                    taken += self._take(silo, spooled.reply(), take)
+                    continue
+                late = time.monotonic() >= deadline or self.queue.all_gone(waiting)
+                if self.queue.is_settled() or (late and taken >= needed):
+                    break
+                if late and on_time:
+                    on_time = False
+                    self.queue.mark_late(waiting)
+        finally:
+            self.queue.close(tuple(sorted(waiting)))
+        if taken < needed:
+            raise _TryAgainError
+
+    def _take(self, silo: str, reply: object, take: Callable[[str, PhaseReply], None]) -> bool:
+        """Take one answer; return False if the silo cannot go on with this attempt."""
+        assert isinstance(reply, PhaseReply)
+        if reply.answer.earlier is not None and self._is_possible(reply.answer.earlier):
+            raise _TryAgainError(reply.answer.earlier)
+        if reply.answer.refused is not None:
+            self._refused(silo, reply.answer.refused)
+            return False
+        try:
+            take(silo, reply)
+        except ProtocolError as error:
+            self.queue.strike(silo, str(error))
+            return False
+        return True
+
+    def _is_possible(self, silos: Sequence[str]) -> bool:
+        """Return whether a total over these silos, as one of them says, may have been signed."""
+        return set(silos) <= set(self.silos) and len(set(silos)) >= threshold(len(self.roster.keys))
+
+    def _refused(self, silo: str, reason: str) -> None:
+        """Show why a silo refuses a phase; raise if it refuses again and again for the same reason."""
+        self.queue.note(silo, reason)
+        before, times = self._refusals.get(silo, ("", 0))
+        self._refusals[silo] = reason, times + 1 if before == reason else 1
+        if self._refusals[silo][1] >= _MOST_REFUSALS:
+            raise SilosLostError(f"silo {silo!r} refuses: {reason}; correct the problem and resume")
+
+
+def _given(value: Any) -> Any:
+    if value is None:
+        raise ProtocolError("its answer lacks what was asked for")
+    return value
+
+
+def _as_words(words: Tensor | None) -> NDArray[Any]:
+    assert words is not None
+    return words.numpy().view(np.uint32 if words.dtype == torch.int32 else np.uint64)
