@@ -14,9 +14,11 @@ from fedilc.data.tables.silo_tables import read_tables
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.evaluation.estimates import Estimate
 from fedilc.evaluation.metrics import SCORES
+from fedilc.report.score_tables import Study
+from fedilc.report.study_files import study_facts
 from fedilc.storage.files import read_tensors
 from fedilc.studies.study.data import StudyData, StudyTables
-from fedilc.studies.study.plan import Choice, StudyPlan
+from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.tasks import Task
 
@@ -85,6 +87,16 @@ def made_result(plan: StudyPlan, levels: Mapping[str, float]) -> StudyResult:
     choice = Choice({"learning_rate": 0.1}, 7, 0.5, {6: 0.6, 7: 0.5})
     choices = {site: dict.fromkeys(levels, choice) for site in scores}
     return StudyResult(plan, choices, outputs, scores, by_seed, {})
+
+
+def compared_study(folder: Path, sites: int) -> Study:
+    """Return a study in which geometric is 0.1 above fedavg in every score, and H0 has no area."""
+    data = study_table(folder, hospitals(sites, rows=8))
+    plan = StudyPlan(data, StudySettings(algorithms=("fedavg", "geometric"), references=False))
+    result = made_result(plan, {"fedavg": 0.7, "geometric": 0.8})
+    for methods in result.scores["H0"].values():
+        methods["auroc"] = Estimate(np.nan, np.zeros(0))
+    return study_facts(result)
 
 
 def patients(rows: int = 40, silos: int = 3, seed: int = 0) -> pl.DataFrame:

@@ -26,7 +26,7 @@ from fedilc.report import require_report
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedilc.report.study_tables import Study
+    from fedilc.report.score_tables import Study
 
 
 class ChooseBy(StrEnum):
@@ -100,7 +100,7 @@ def study(
             "--algorithm",
             "-a",
             help="A federated method; may repeat. (default: fedavg, fedsgd, fishr-inter-geo, "
-            "fishr-intra-geo, geometric)",
+            "fishr-intra-geo, agreed-geometric)",
         ),
     ] = None,
     seeds: Annotated[

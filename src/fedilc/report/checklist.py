@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fedilc.report.study_tables import Study, next_site_rows
+from fedilc.report.score_tables import Study
+from fedilc.report.study_tables import next_site_rows
 
 FILE = "checklist.md"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedilc.algorithms.loss_registry import task_of
 from fedilc.data.tables.column_values import in_order
-from fedilc.report.study_tables import Study, score_cell, score_column
+from fedilc.report.score_tables import Study, score_cell, score_column
 from fedilc.report.tables import Cell, Column, TableData, words
 from fedilc.studies.study.assessment import ALL_SITES, TREAT_ALL
 from fedilc.studies.study.verdict import NAMES

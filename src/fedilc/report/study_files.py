@@ -17,7 +17,8 @@ from fedilc.progress import counted
 from fedilc.report.checklist import FILE as CHECKLIST
 from fedilc.report.checklist import checklist
 from fedilc.report.clinical_tables import clinical_tables
-from fedilc.report.study_tables import Study, few_notes, study_tables
+from fedilc.report.score_tables import Study, few_notes
+from fedilc.report.study_tables import study_tables
 from fedilc.report.tables import write_tables
 from fedilc.storage.files import parse_json, write_atomically
 from fedilc.storage.run_identity import command_line

@@ -1,42 +1,36 @@
-"""The tables of a study, made from the content of its study.json."""
+"""The tables of a study: sites, the next site, comparisons and choices; `score_tables` has the scores."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from fedilc.algorithms.loss_registry import task_of
-from fedilc.errors import listed
-from fedilc.evaluation.intervals import CAUTION_MARK, NOT_ESTIMABLE, Interval
+from fedilc.evaluation.intervals import Interval
 from fedilc.evaluation.next_site import MOST_WITH_PRIOR, PRIOR_SD, PRIOR_TAU
-from fedilc.report.tables import NOTHING, Cell, Column, TableData, p_text, words
-from fedilc.studies.study.comparators import ALONE, CHOSEN, NULL, kind_of
-from fedilc.studies.study.verdict import CALIBRATION, NAMES
+from fedilc.report.score_tables import (
+    Study,
+    deciding_table,
+    digits,
+    headline,
+    interval,
+    means_table,
+    score_cell,
+    scores_table,
+)
+from fedilc.report.tables import Cell, Column, TableData, p_text, words
+from fedilc.studies.study.comparators import CHOSEN, NULL
+from fedilc.studies.study.verdict import NAMES
 
 _MAX_SITES, _MAX_NAME = 4, 12  # columns of sites, and characters of their names, that fit in 80 characters
 _SITE, _METHOD = words("site", "method")
 _FOREST = 25  # characters of an interval that is drawn in a terminal
-_SHORT = {
-    "log_loss_refitted": "refit",
-    "brier": "Brier",
-    "calibration_slope": "slope",
-    "calibration_intercept": "intercept",
-}
-_KINDS = {
-    NULL: "the same prediction for every example, from the training sites' labels alone",
-    "alone": "trained on the site's own examples, cross-validated",
-    "pooled": "trained on the other sites' examples together, as if sharing were allowed",
-}
-_DOWN = 6  # columns of methods that fit beside the names of many sites
 _CHOSEN = {
     "silo": "Chosen by the loss at training sites that were left out in turn (nested), never by the held-out "
     "site.",
     "validation": "Chosen by the loss on validation examples of the training sites, never by the held-out "
     "site.",
 }
-
-Study = Mapping[str, Any]
 
 
 def study_tables(study: Study) -> list[TableData]:
@@ -49,11 +43,6 @@ def _called(method: str) -> str:
     return "the chosen procedure" if method == CHOSEN else method
 
 
-def headline(study: Study) -> str:
-    """Return the method that answers the question; the reference in files of earlier versions."""
-    return str(study.get("headline", study["reference"]))
-
-
 def summary_tables(study: Study) -> list[TableData]:
     """Return the tables that a terminal shows: the deciding score by site, all scores, the comparison."""
     names = study["held_out"]
@@ -61,43 +50,9 @@ def summary_tables(study: Study) -> list[TableData]:
     sites = [] if many else [sites_table(study)]
     shown = (study["deciding_metric"], "log_loss")
     comparisons = comparison_tables(study, shown, brief=True)
-    deciding = _deciding_table(study, down=many)
+    deciding = deciding_table(study, down=many)
     against = against_tables(study, shown)
     return [*sites, deciding, *forest_table(study), *against, means_table(study, brief=True), *comparisons]
-
-
-def interval(found: Mapping[str, Any] | None) -> Interval:
-    """Return a score as study.json has it; one without values if there is none."""
-    return Interval(*map((found or {}).get, ("value", "low", "high", "reason", "caution")))
-
-
-def _deciding_table(study: Study, *, down: bool) -> TableData:
-    """Return the deciding score: a column per held-out site, or a row per site if there are many (`down`)."""
-    metric, methods, sites = study["deciding_metric"], study["methods"], study["sites"]
-    found = {
-        site: {method: of[method][metric] if method in of else None for method in methods}
-        for site, of in sites.items()
-    }
-    rows: list[tuple[object, ...]] = []
-    if down:
-        first = [headline(study), NULL, study["reference"], *study.get("federated", ())[-1:]]
-        kept = [name for name in dict.fromkeys([*first, *study["references"], *methods]) if name in methods]
-        shown = sorted(kept[:_DOWN], key=methods.index)
-        columns: tuple[object, ...] = (_SITE, "n", *shown)
-        for site, of in found.items():
-            scores = (score_cell(of[method], limits=False) for method in shown)
-            rows.append((site, study["silos"][site]["examples"], *scores))
-        rest = "Other methods and intervals" if len(shown) < len(methods) else "Intervals"
-        notes = (*_ends(study, shown), *few_notes(study, [metric]), f"{rest} are in tables/by-site.csv.")
-    else:
-        columns = (_METHOD, *sites, "mean")
-        for method in methods:
-            scores = (_short_cell(of[method]) for of in found.values())
-            rows.append((method, *scores, _short_cell(study["means"][method][metric])))
-        few = few_notes(study, [metric])
-        notes = ("95 % intervals over the examples of a site.", *_ends(study), *few)
-    title = f"{NAMES[metric]} at each held-out site"
-    return TableData.of("score", study["name"], title, columns, rows, notes)
 
 
 def next_site_rows(study: Study, method: str) -> list[tuple[str, Interval]]:
@@ -235,8 +190,8 @@ def next_site_tables(study: Study) -> list[TableData]:
 def _next_cells(found: Mapping[str, Any], form: str) -> tuple[object, ...]:
     mean = {"value": found["mean"], "low": found["mean_low"], "high": found["mean_high"]}
     ends = [(found[f"{kind}low"], found[f"{kind}high"]) for kind in ("", "reml_")]
-    limits = (Cell(" to ".join(map(form.format, pair)), parts=tuple(map(_digits, pair))) for pair in ends)
-    return found["sites"], score_cell(mean, form), *limits, _digits(found["tau"], 3), f"{found['i2']:.0%}"
+    limits = (Cell(" to ".join(map(form.format, pair)), parts=tuple(map(digits, pair))) for pair in ends)
+    return found["sites"], score_cell(mean, form), *limits, digits(found["tau"], 3), f"{found['i2']:.0%}"
 
 
 def against_tables(study: Study, metrics: Sequence[str] | None = None) -> list[TableData]:
@@ -250,7 +205,7 @@ def against_tables(study: Study, metrics: Sequence[str] | None = None) -> list[T
             if one.get("value") is not None:
                 ends = (one["next_low"], one["next_high"]) if one["sites"] > MOST_WITH_PRIOR else (None, None)
                 text = "-" if None in ends else " to ".join(map("{:+.3f}".format, ends))
-                limits = Cell(text, parts=tuple(map(_digits, ends)))
+                limits = Cell(text, parts=tuple(map(digits, ends)))
                 rows.append((NAMES[metric], other, one["sites"], score_cell(one, "{:+.3f}"), limits))
     if not rows:
         return []
@@ -287,40 +242,6 @@ def sites_table(study: Study) -> TableData:
     return TableData.of("sites", study["name"], "Sites", columns, rows)
 
 
-def means_table(study: Study, *, brief: bool = False) -> TableData:
-    """Return each method's mean scores over held-out sites; `brief` leaves out intervals."""
-    metrics = study["metrics"]
-    rows = _score_rows(study, study["means"], limits=not brief)
-    if brief:
-        titles = (_SHORT.get(metric, NAMES[metric]) for metric in metrics)
-        ideal = [
-            "refit: log loss with the intercept refitted at the site. Slope and intercept are of "
-            "calibration; 1 and 0 are ideal."
-        ] * (CALIBRATION[0] in metrics)
-        title = "Means over the held-out sites"
-        notes = [*_hindsight(study), *ideal, *_fewer_sites(study)]
-        return TableData.of("all-means", study["name"], title, (_METHOD, *titles), rows, notes)
-    title = "At held-out sites: mean over sites"
-    note = "Means over held-out sites and seeds; 95 % intervals over the examples of these sites."
-    columns = (_METHOD, *map(score_column, metrics))
-    notes = [note, *_hindsight(study), *_fewer_sites(study), *_ends(study)]
-    return TableData.of("means", study["name"], title, columns, rows, notes)
-
-
-def scores_table(study: Study) -> TableData:
-    """Return each method's scores at each held-out site."""
-    rows = [
-        (f"{site} ({study['silos'][site]['examples']} examples)", *row)
-        for site, found in study["sites"].items()
-        for row in _score_rows(study, found)
-    ]
-    note = "Means over seeds; 95 % intervals over the site's examples."
-    notes = (note, *_ends(study), *few_notes(study, study["metrics"]))
-    columns = (_SITE, _METHOD, *map(score_column, study["metrics"]))
-    title = "At each held-out site"
-    return TableData.of("by-site", study["name"], title, columns, rows, notes, grouped=True)
-
-
 def comparison_tables(
     study: Study, metrics: Iterable[str] | None = None, brief: bool = False
 ) -> list[TableData]:
@@ -336,7 +257,7 @@ def comparison_tables(
             p_values = [found.get("p"), found["corrected_p"] if "over_sites" in found else None]
             cells = (
                 score_cell(over_sites, "{:+.3f}"),
-                *(Cell(p_text(p), parts=(_digits(p),)) for p in p_values[brief:]),
+                *(Cell(p_text(p), parts=(digits(p),)) for p in p_values[brief:]),
             )
             verdict = found["verdict"] if "over_sites" in found else "not tested"
             rows.append((NAMES[metric], method, *cells, verdict))
@@ -393,118 +314,3 @@ def _hidden(widths: Sequence[int] | str | None) -> str:
     if widths is None or isinstance(widths, str):
         return widths or "cnn"
     return f"hidden {'-'.join(map(str, widths))}" if widths else "linear"
-
-
-def few_notes(study: Study, metrics: Sequence[str]) -> list[str]:
-    """Say which of these scores are not estimable at which held-out sites, which need caution, and why."""
-    notes = []
-    for key, told in (("reason", "Not estimable"), ("caution", f"{CAUTION_MARK} Caution")):
-        sites: dict[tuple[str, ...], list[str]] = {}
-        for site in study["held_out"]:
-            why: dict[str, list[str]] = {}
-            for metric in metrics:
-                found = [of[metric].get(key) for of in study["sites"][site].values()]
-                if any(found):
-                    why.setdefault(next(filter(None, found)), []).append(metric)
-            for reason, names in why.items():
-                sites.setdefault(tuple(names), []).append(f"{site} ({reason})")
-        for scores, where in sites.items():
-            notes.append(f"{told}: {listed([NAMES[name] for name in scores], 4)} at {listed(where, 5)}.")
-    if not study["settings"]["references"]:
-        return notes
-    small = [site for site in study["held_out"] if ALONE not in study["sites"][site]]
-    if small:
-        notes.append(f"Too few examples of a class for a site's own model (site alone): {listed(small, 5)}.")
-    return notes
-
-
-def _fewer_sites(study: Study) -> list[str]:
-    """Say which means are not over all held-out sites, because a score is not estimable at some."""
-    every = len(study["held_out"])
-    counts: dict[int, list[str]] = {}
-    for metric in study["metrics"]:
-        count = study["means"][study["reference"]][metric].get("sites", every)
-        if count < every:
-            counts.setdefault(count, []).append(NAMES[metric])
-    return [
-        f"Means over {count} of {every} sites, those that have the score: {listed(names, 4)}."
-        for count, names in counts.items()
-    ]
-
-
-def _ends(study: Study, methods: Sequence[str] | None = None) -> list[str]:
-    """Say what the chosen procedure is, and which methods are not federated."""
-    found = []
-    if study.get("chosen"):
-        by_method: dict[str, list[str]] = {}
-        for site, method in study["chosen"].items():
-            by_method.setdefault(method, []).append(site)
-        which = "; ".join(f"{method} for {listed(sites, 5)}" for method, sites in by_method.items())
-        plain = "".join(f", or {name} unless that is clearly lower" for name in study.get("regressions", ()))
-        found.append(
-            f"{CHOSEN}: for each site, the federated method of lowest loss at the training sites{plain} "
-            f"({which})."
-        )
-    for kind, what in _KINDS.items():
-        names = [name for name in methods or study["methods"] if kind_of(name) == kind]
-        if names:
-            found.append(f"{', '.join(names)}: {what}; not federated.")
-    return found
-
-
-def _hindsight(study: Study) -> list[str]:
-    """Say that the best of many methods is known only afterwards."""
-    if not study.get("chosen"):
-        return []
-    return [
-        f"{CHOSEN} is the answer: for each site, its method was chosen without that site. Which other is "
-        "best here is exploration: the best of several looks better than it is."
-    ]
-
-
-def score_column(metric: str) -> Column:
-    """Return the column of a score, which CSV splits into value and limits."""
-    return Column(NAMES[metric], (metric, f"{metric}_low", f"{metric}_high"))
-
-
-def score_cell(found: Mapping[str, Any] | None, form: str = "{:.3f}", limits: bool = True) -> Cell:
-    """Return a score as study.json has it, with its limits, and its parts for CSV."""
-    one = interval(found)
-    if one.value is None:
-        return NOTHING if one.reason is None else Cell(NOT_ESTIMABLE)
-    ends = (one.low, one.high) if limits else (None, None)
-    shown = [form.format(end) for end in (one.value, *ends) if end is not None]
-    shown[0] += CAUTION_MARK * (one.caution is not None)
-    text = f"{shown[0]} [{shown[1]},{shown[2]}]" if len(shown) == 3 else shown[0]
-    return Cell(text, parts=tuple(_digits(end) for end in (one.value, *ends)))
-
-
-def _short_cell(found: Mapping[str, Any] | None) -> Cell:
-    """Return a score with limits of two digits, which is what fits in a terminal."""
-    one = interval(found)
-    if one.value is None or one.low is None or one.high is None:
-        return score_cell(found)
-    low, high = (
-        (f"{end:.2f}" if abs(end) < 10 else f"{end:.3g}").replace("0.", ".", abs(end) < 1)
-        for end in (one.low, one.high)
-    )
-    return Cell(f"{one.value:.3f}{CAUTION_MARK * (one.caution is not None)} [{low},{high}]")
-
-
-def _digits(value: float | None, digits: int = 6) -> str:
-    return "" if value is None else f"{value:.{digits}g}"
-
-
-def _score_rows(study: Study, found: Mapping[str, Any], limits: bool = True) -> Sequence[tuple[Cell, ...]]:
-    """Return a row per method; of each score, the best algorithm is bold. References do not compete."""
-    metrics, algorithms = study["metrics"], study.get("federated", study["settings"]["algorithms"])
-    cells = {
-        metric: {method: score_cell(scores[metric], limits=limits) for method, scores in found.items()}
-        for metric in metrics
-    }
-    for metric, column in cells.items():
-        values = {name: float(column[name].parts[0]) for name in algorithms if column[name].parts}
-        if len(values) > 1 and metric not in CALIBRATION:
-            best = (max if metric in study["higher_is_better"] else min)(values, key=values.__getitem__)
-            column[best] = replace(column[best], bold=True)
-    return [(Cell(method), *(cells[metric][method] for metric in metrics)) for method in found]

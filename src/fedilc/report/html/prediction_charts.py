@@ -16,8 +16,8 @@ from fedilc.evaluation.calibration_curve import calibration_curve
 from fedilc.evaluation.decision_curve import net_benefit, treat_all
 from fedilc.evaluation.estimates import support
 from fedilc.report.html.charts import Chart, Line, reliability, wilson_limits
+from fedilc.report.score_tables import Study, headline
 from fedilc.report.study_files import PREDICTIONS
-from fedilc.report.study_tables import Study, headline
 from fedilc.studies.study.assessment import ALL_SITES
 
 _MAX_SITES = 24

@@ -22,20 +22,16 @@ from fedilc.report.html.charts import (
 )
 from fedilc.report.html.page import Part, make_part, settings_table
 from fedilc.report.html.prediction_charts import prediction_charts
+from fedilc.report.score_tables import Study, headline, interval, means_table, scores_table
 from fedilc.report.study_files import read_study
 from fedilc.report.study_tables import (
-    Study,
     against_tables,
     chance,
     choices_table,
     comparison_tables,
-    headline,
-    interval,
-    means_table,
     next_site_notes,
     next_site_rows,
     next_site_tables,
-    scores_table,
 )
 from fedilc.studies.study.comparators import ESTIMATED
 from fedilc.studies.study.declaration import declaration
