@@ -11,13 +11,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from tiny_backbone import FEATURES, write_module
+from tiny_backbone import FEATURES, draw_pictures, write_module
 
+from fedilc import load, train
 from fedilc.data import backbone_features
 from fedilc.data.backbone_features import file_features
 from fedilc.data.backbones import Backbone, find_backbone
 from fedilc.data.download import cache_folder
+from fedilc.data.image_folder import read_image_folder
 from fedilc.errors import FedILCWarning
+from fedilc.models import build_model
 from fedilc.progress import showing
 
 Read = Callable[[Path], NDArray[np.float32]]
@@ -108,3 +111,15 @@ def test_without_a_cache_features_are_not_kept(backbone: Backbone, files: list[P
     (tmp_path / "cache").write_text("a file")
     with pytest.warns(FedILCWarning, match="features of pictures are not kept"):
         assert len(file_features(backbone, 8, files, Reader())) == 10
+
+
+def test_a_head_is_trained_on_features_from_python(backbone: Backbone, tmp_path: Path) -> None:
+    pictures = draw_pictures(tmp_path / "pictures", ("art", "photo", "sketch"))
+    found = read_image_folder(pictures, backbone="tiny_eye:build")
+    federation = found.federation("pictures", test="sketch", seed=0, validation=0.25)
+    assert federation.inputs == (FEATURES,)
+    head = build_model("linear", (FEATURES,), 1, 0)
+    train(federation, head, "fedsgd", rounds=30, learning_rate=0.05, out=tmp_path / "out")
+    loaded = load(tmp_path / "out", model=head, backbone="tiny_eye:build")
+    y, logits = loaded.labelled(str(pictures / "sketch"))
+    assert ((logits[:, 0] > 0) == y).mean() > 0.9
