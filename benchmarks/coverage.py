@@ -39,8 +39,8 @@ INTERVALS = {
     "headline": ("low", "high"),
     "REML": ("reml_low", "reml_high"),
     "prior": ("prior_low", "prior_high"),
-    "these sites alone": ("jeffreys_low", "jeffreys_high"),
 }
+ALONE = {"these sites alone": ("jeffreys_low", "jeffreys_high")}  # the headline with five sites or more
 OVERLAPPING = [(SETTINGS[place], TAU) for place in (0, 2, 3, 4, 5, 6)]
 OVERLAPPING += [(SETTINGS[3], tau) for tau in TAUS if tau not in (TAU, None)]
 Row = Mapping[str, object]
@@ -92,9 +92,9 @@ def overlap_rows(setting: Setting, tau: float, sites: int, studies: int) -> Iter
     held: dict[tuple[str, str], list[tuple[float, float]]] = {}
 
     def keep(of: str, found: NextSite, true: Floats) -> None:
-        alone = ["these sites alone"] * (of == "AUROC" and sites <= MOST_WITH_PRIOR)
-        for name in ("headline", "REML", *alone):
-            low, high = (getattr(found, end) for end in INTERVALS[name])
+        alone = ALONE if of == "AUROC" and sites <= MOST_WITH_PRIOR else {}
+        for name, ends in ({name: INTERVALS[name] for name in ("headline", "REML")} | alone).items():
+            low, high = (getattr(found, end) for end in ends)
             held.setdefault((of, name), []).append(
                 (float(np.mean((low <= true) & (true <= high))), high - low)
             )

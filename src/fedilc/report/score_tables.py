@@ -196,7 +196,10 @@ def _ends(study: Study, methods: Sequence[str] | None = None) -> list[str]:
         for site, method in study["chosen"].items():
             by_method.setdefault(method, []).append(site)
         which = "; ".join(f"{method} for {listed(sites, 5)}" for method, sites in by_method.items())
-        plain = "".join(f", or {name} unless that is clearly lower" for name in study.get("regressions", ()))
+        plain = "".join(
+            f" if that loss is clearly lower than {name}'s, otherwise {name}"
+            for name in study.get("regressions", ())
+        )
         found.append(
             f"{CHOSEN}: for each site, the federated method of lowest loss at the training sites{plain} "
             f"({which})."

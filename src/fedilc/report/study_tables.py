@@ -146,6 +146,7 @@ def next_site_notes(study: Study, method: str) -> list[str]:
         how[found["headline"]],
         "by REML: the usual interval, mean ± t(k-2) √(tau² + se²), with Hartung-Knapp; if sites are few, it "
         "misses more than 5 % of next sites in most simulated settings.",
+        "mean of such sites: weighted by random effects; means in other tables count all sites equally.",
         f"For the {NAMES[study['deciding_metric']]} of {method}, tau is {found['tau']:.3f} on the scale of "
         f"the analysis{compared} and I² {found['i2']:.0%}. The sites' models share training sites, which all "
         "intervals but that by REML allow for; docs/study.md has their simulated coverage.",
@@ -203,7 +204,8 @@ def against_tables(study: Study, metrics: Sequence[str] | None = None) -> list[T
         for other in study["methods"] if metrics is None or metric in metrics else ():
             one = found.get(other, {}) if other in others else {}
             if one.get("value") is not None:
-                ends = (one["next_low"], one["next_high"]) if one["sites"] > MOST_WITH_PRIOR else (None, None)
+                told = one["sites"] > MOST_WITH_PRIOR and one["low"] is not None
+                ends = (one["next_low"], one["next_high"]) if told else (None, None)
                 text = "-" if None in ends else " to ".join(map("{:+.3f}".format, ends))
                 limits = Cell(text, parts=tuple(map(digits, ends)))
                 rows.append((NAMES[metric], other, one["sites"], score_cell(one, "{:+.3f}"), limits))
@@ -218,7 +220,8 @@ def against_tables(study: Study, metrics: Sequence[str] | None = None) -> list[T
     notes = (
         f"{method} minus the other: above 0, {method} has the higher score; a loss is better if it is lower.",
         "Mean over sites with its 95 % interval, corrected for shared training sites; next site: 95 % "
-        f"prediction interval, which {MOST_WITH_PRIOR} sites or fewer leave too wide to use.",
+        f"prediction interval, for more than {MOST_WITH_PRIOR} sites.",
+        "No interval: fewer than three sites have the score, or the difference is the same at all of them.",
     )
     title = f"{_called(method)} against simpler models and other data".capitalize()
     return [TableData.of("against", study["name"], title, columns, rows, notes, grouped=True)]

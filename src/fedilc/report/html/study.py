@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def study_part(folder: Path) -> Part:
         sites=_sites(study),
         scores=scores_table(study),
         differences=_differences(study),
-        against=against_tables(study),
+        against=[replace(table, title="Mean differences") for table in against_tables(study)],
         comparisons=comparison_tables(study),
         lines=[(line.label, line.colour) for line in lines],
         curves=_curves(lines),
