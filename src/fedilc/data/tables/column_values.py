@@ -95,13 +95,17 @@ def _marks(mark: str, column: str) -> list[str]:
 
 def _from_text(column: pl.Series, names: Iterable[str]) -> tuple[Kind, pl.Series]:
     text = column.str.strip_chars()
-    lower = text.str.to_lowercase()
-    known = (lower.is_in(list(MISSING)) & ~text.is_in(list(names))).fill_null(True)
+    cell = pl.col("cell")
+    lower = cell.str.to_lowercase()
+    is_known = lower.is_in(list(MISSING)) & ~cell.is_in(list(names))
+    is_blank = lower.is_in(list(_BLANKS)).fill_null(True)
+    found = pl.DataFrame([text.alias("cell")]).select(
+        is_known.fill_null(True).alias("known"), pl.when(is_blank).then(None).otherwise(cell).alias("value")
+    )
     numbers = numbers_of(text)
-    if (numbers.is_not_null() | known).all():
+    if (numbers.is_not_null() | found["known"]).all():
         return "number", numbers
-    blank = lower.is_in(list(_BLANKS)).fill_null(True)
-    values = pl.select(pl.when(blank).then(None).otherwise(text).alias(column.name)).to_series()
+    values = found["value"].alias(column.name)
     if bool(values.drop_nulls().str.contains(_DATE).all()):
         return "date", values
     return "text", values
@@ -120,12 +124,18 @@ def names_of(column: pl.Series) -> pl.Series:
     >>> names_of(pl.Series(["1.0", "1", "one"])).to_list()
     ['1', '1', 'one']
     """
-    numbers = numbers_of(column)
-    whole = (numbers == numbers.round()) & (numbers.abs() < 2.0**53)
-    text = column if column.dtype == pl.String else numbers.cast(pl.String)
-    as_whole = pl.select(pl.when(whole).then(numbers).otherwise(None)).to_series().cast(pl.Int64)
-    named = pl.coalesce(as_whole.cast(pl.String), numbers.cast(pl.String), text.str.strip_chars())
-    return pl.select(named.alias(column.name)).to_series()
+    numbers = numbers_of(column).alias("number")
+    number, text = pl.col("number"), pl.col("text")
+    whole = (number == number.round()) & (number.abs() < 2.0**53)
+    written = [pl.when(whole).then(number).cast(pl.Int64).cast(pl.String), number.cast(pl.String)]
+    if column.dtype == pl.String:
+        written.append(text.str.strip_chars())
+    # One query: small tables are summarised hundreds of times in a study, and each query has its price.
+    return (
+        pl.DataFrame([numbers, column.alias("text")])
+        .select(pl.coalesce(written).alias(column.name))
+        .to_series()
+    )
 
 
 def number_of(text: str) -> float | None:
@@ -149,8 +159,8 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _finite(column: pl.Series) -> pl.Series:
-    usable = (column.is_finite() & (column.abs() <= LARGEST)).fill_null(False)
-    return pl.select(pl.when(usable).then(column).otherwise(None).alias(column.name)).to_series()
+    numbers = column.to_numpy()  # NaN for null
+    return pl.Series(column.name, np.where(np.abs(numbers) <= LARGEST, numbers, np.nan), nan_to_null=True)
 
 
 def plain_numbers(text: pl.Series, known: bool = False) -> pl.Series:

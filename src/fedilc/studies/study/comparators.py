@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -100,7 +101,6 @@ class Estimator:
         from sklearn.dummy import DummyClassifier
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
         from sklearn.linear_model import LogisticRegression, Ridge
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
 
         model: Any
         if has_classes(loss) and len(np.unique(y)) < 2:
@@ -122,7 +122,7 @@ class Estimator:
             model = LogisticRegression(C=1 / ridge, **how)
         else:
             model = Ridge(alpha=len(x) * options["weight_decay"], solver="cholesky")
-        with threadpool_limits(1):  # sums in one order, whatever the number of cores
+        with _thread_pools().limit(limits=1):  # sums in one order, whatever the number of cores
             model.fit(x, y)
         wanted = {"binary": 2, "multiclass": outputs, "regression": None}[task_of(loss)]
         return cls(model, wanted, method == POOLED_TREES)
@@ -164,6 +164,14 @@ class Estimator:
         found = np.full((len(values), self.classes or 1), columns.min() - _UNSEEN)
         found[:, present] = columns
         return found[:, 1:] - found[:, :1] if self.classes == 2 else found
+
+
+@cache
+def _thread_pools() -> Any:
+    """Return what limits the threads of scikit-learn's libraries; finding these takes as long as a fit."""
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # comes with scikit-learn
+
+    return ThreadpoolController()
 
 
 _NEWTON_COLUMNS = 1000  # the Hessian of more coefficients costs more than L-BFGS needs
