@@ -106,7 +106,7 @@ def test_averages_clipping_and_rounds_are_per_model(more: dict[str, Any]) -> Non
         torch.testing.assert_close(flat(found.model), flat(single(run)[0]), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "yogi", "adagrad"])
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "yogi", "adagrad", "layeradam", "adafactor"])
 def test_optimisers_have_the_settings_of_each_model(optimizer: str) -> None:
     runs = stack_of("fedsgd", torch.float64, optimizer=optimizer, rounds=5, learning_rate_schedule="cosine")
     for run, found in zip(runs, train_stack(runs), strict=True):

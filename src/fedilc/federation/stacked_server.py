@@ -40,6 +40,7 @@ from fedilc.gradients.penalty_weight import PenaltySchedule
 from fedilc.gradients.stacked import ALL, StackedNetwork
 from fedilc.optimizers.optimizers import RateSchedule, make_optimizer
 
+_BY_TENSOR = ("adafactor", "layeradam")  # optimisers whose step for one coordinate depends on the others
 _BY_COORDINATE = (Mean, Sum, WeightedGeometricMean, AbsoluteGeometricMean)
 
 Ask = Callable[[StackedRequest], Iterator[StackedReply]]
@@ -182,7 +183,8 @@ class Member:
 class StackedServer:
     """Hold the weights and optimisers of a stack, and run its rounds.
 
-    Members with equal settings of the optimiser follow one another, and share one.
+    Members with equal settings of the optimiser follow one another, and share one, unless its step for one
+    coordinate depends on the others.
     """
 
     def __init__(self, members: Sequence[Member], network: StackedNetwork, program: Program) -> None:
@@ -343,15 +345,22 @@ class StackedServer:
         """Take an optimiser step with the rows of each group; models that it leaves infinite fail."""
         was_extreme = ~(_norms(self.weights) <= self._extreme)
         finite = torch.ones(len(self.members), dtype=torch.bool)
-        for rows, parameter, optimizer, rate in self._optimizers:
-            parameter.grad = update[rows]
+        for rows, optimizer, rate in self._optimizers:
+            if self.alive.isdisjoint(range(rows.start, rows.stop)):
+                continue
+            parameters = [one for group in optimizer.param_groups for one in group["params"]]
+            for parameter, gradient in zip(parameters, self._parameters(update, rows), strict=True):
+                parameter.grad = gradient
             for group in optimizer.param_groups:
                 group["lr"] = group["initial"] * rate.factor(number)
             optimizer.step()
-            parameter.grad = None
-            state = [t for t in optimizer.state[parameter].values() if isinstance(t, Tensor) and t.dim() == 2]
-            for tensor in (parameter.detach(), *state):
-                finite[rows] &= torch.isfinite(tensor.sum(1)) | torch.isfinite(tensor).all(1)
+            count = rows.stop - rows.start
+            for parameter in parameters:
+                parameter.grad = None
+                for tensor in (parameter.detach(), *optimizer.state[parameter].values()):
+                    if isinstance(tensor, Tensor) and tensor.numel() >= count:  # not a number of steps
+                        part = tensor.reshape(count, -1)
+                        finite[rows] &= torch.isfinite(part.sum(1)) | torch.isfinite(part).all(1)
         for place in torch.nonzero(~finite)[:, 0].tolist():
             if place not in self.alive:
                 continue
@@ -400,26 +409,39 @@ class StackedServer:
             moved = self.averaged + (self.weights - self.averaged) * column
             self.averaged = torch.where(column == 1, self.weights, moved)
 
-    def _groups(self) -> Iterator[tuple[slice, nn.Parameter, torch.optim.Optimizer, RateSchedule]]:
-        """Yield the optimiser of rows with equal settings; its parameter shares their memory."""
+    @property
+    def _by_tensor(self) -> bool:
+        return self.program.algorithm.optimizer in _BY_TENSOR
+
+    def _parameters(self, matrix: Tensor, rows: slice) -> list[Tensor]:
+        """Return what one optimiser moves, of weights or their update: rows, or the tensors of a model."""
+        if not self._by_tensor:
+            return [matrix[rows]]
+        return self.network.views(self.members[rows.start].model, matrix[rows.start])
+
+    def _groups(self) -> Iterator[tuple[slice, torch.optim.Optimizer, RateSchedule]]:
+        """Yield the optimiser of rows with equal settings; its parameters share their memory."""
         start = 0
         while start < len(self.members):
             first, stop = optimizer_key(self.members[start]), start + 1
-            while stop < len(self.members) and optimizer_key(self.members[stop]) == first:
+            while (
+                not self._by_tensor
+                and stop < len(self.members)
+                and optimizer_key(self.members[stop]) == first
+            ):
                 stop += 1
             member, rows = self.members[start], slice(start, stop)
             options = member.options
-            parameter = nn.Parameter(self.weights[rows])
             optimizer = make_optimizer(
                 str(self.program.algorithm.optimizer),
-                [parameter],
+                [nn.Parameter(one) for one in self._parameters(self.weights, rows)],
                 options.learning_rate,
                 options.weight_decay,
                 member.optimizer_options,
             )
             for group in optimizer.param_groups:
                 group["initial"] = group["lr"]
-            yield rows, parameter, optimizer, _schedule(options)
+            yield rows, optimizer, _schedule(options)
             start = stop
 
 

@@ -93,8 +93,16 @@ class StackedNetwork:
     @torch.no_grad()
     def load(self, model: nn.Module, row: Tensor) -> None:
         """Copy a row into the parameters of a model."""
-        for parameter, value in zip(model.parameters(), self.by_name(row).values(), strict=True):
-            parameter.copy_(value[_inside(parameter.shape)])
+        for parameter, value in zip(model.parameters(), self.views(model, row), strict=True):
+            parameter.copy_(value)
+
+    def views(self, model: nn.Module, row: Tensor) -> list[Tensor]:
+        """Return what a row has of each parameter of a model, which shares the memory of the row."""
+        values = self.by_name(row).values()
+        return [
+            value[_inside(parameter.shape)]
+            for parameter, value in zip(model.parameters(), values, strict=True)
+        ]
 
     def members(self, model: nn.Module) -> Tensor:
         """Return which coordinates of a row the model has."""

@@ -39,7 +39,6 @@ _FREE = {
 }
 # A run with one of these is trained alone.
 _NEVER = ("balance", "silos_per_round", "min_silos", "classifier", "secure", "sum_unit")
-_NOT_BY_COORDINATE = ("adafactor", "layeradam")  # a step of one coordinate depends on the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +101,6 @@ def stack_key(run: StackedRun) -> Hashable | None:
         or not tensors
         or any(getattr(options, key) is not None for key in _NEVER)
         or options.on_divergence != "stop"
-        or found.optimizer in _NOT_BY_COORDINATE
         or find_device(options.device).type != "cpu"
     ):
         return None
