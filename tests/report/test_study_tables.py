@@ -39,6 +39,22 @@ def test_differences_are_grouped_by_score_and_the_choices_say_how_they_were_comp
     assert tables["choices"].rows[0][2].text == "7"
 
 
+def test_equal_predictions_give_no_interval_for_a_difference_at_the_next_site(tmp_path: Path) -> None:
+    study = compared_study(tmp_path, 4)
+    found = {"sites": 6, "next_low": -0.1, "next_high": 0.1}
+    study["against"]["auroc"] = {
+        "null": found | {"value": 0.1, "low": 0.0, "high": 0.2},
+        "fedavg": found | {"value": 0.0, "low": None, "high": None},
+    }
+    table = next(
+        table
+        for table in study_tables({**study, "headline": "geometric", "methods": ["fedavg", "null"]})
+        if table.name == "against"
+    )
+    shown = {row[1].text: [cell.text for cell in row[3:]] for row in table.rows if row[0].text == "AUROC"}
+    assert shown == {"fedavg": ["+0.000", "-"], "null": ["+0.100 [+0.000,+0.200]", "-0.100 to +0.100"]}
+
+
 def test_a_study_of_before_the_correction_for_shared_training_sites_shows_differences_without_p(
     tmp_path: Path,
 ) -> None:

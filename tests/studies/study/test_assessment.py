@@ -103,6 +103,14 @@ def test_choices_at_an_edge_are_counted_and_told_if_most_sites_are_there(result:
     ]
 
 
+def test_the_lowest_value_that_there_is_is_no_edge(result: StudyResult) -> None:
+    plan = replace(result.plan, settings=replace(result.plan.settings, network_decays=(0.0, 0.01)))
+    for decay, found in ((0.0, []), (0.01, [("highest", 0.01)])):
+        choice = Choice({"weight_decay": decay}, 7, 0.5, {})
+        edge = edges(plan, {site: {"fishr-inter-geo": choice} for site in plan.held_out})
+        assert [(one["edge"], one["value"]) for one in edge if one["setting"] == "weight_decay"] == found
+
+
 def test_a_setting_with_one_value_has_no_edge(result: StudyResult) -> None:
     plan = replace(result.plan, settings=replace(result.plan.settings, local_learning_rates=(0.1,)))
     choices = {site: {"fedavg": Choice({"local_learning_rate": 0.1}, 7, 0.5, {})} for site in plan.held_out}

@@ -23,6 +23,7 @@ from fedilc.studies.study.subgroups import subgroup_facts, subgroup_levels
 
 ALL_SITES = "all held-out sites"
 TREAT_ALL = "treat all"
+_LEAST = {"hidden": 0.0, "max_depth": 1.0, "penalty_weight": 0.0, "weight_decay": 0.0}  # nothing is below
 SAME = "no finite fit: predictions are all equal, or part events from non-events"
 
 
@@ -130,7 +131,7 @@ def calibration_facts(
 
 
 def edges(plan: StudyPlan, choices: Mapping[str, Mapping[str, Choice]]) -> list[dict[str, Any]]:
-    """Return what was chosen at the edge of what was offered: the best may lie beyond it.
+    """Return what was chosen at the edge of what was offered, if values beyond it exist: they may be better.
 
     One entry per method and setting: its value, "lowest" or "highest", and at how many held-out sites.
     """
@@ -145,7 +146,8 @@ def edges(plan: StudyPlan, choices: Mapping[str, Mapping[str, Choice]]) -> list[
                         offered.setdefault(name, []).append(float(value))
             for name, values in offered.items():
                 value = _numbers(choice.options).get(name)
-                if len(set(values)) > 1 and value in (min(values), max(values)):
+                at_edge = len(set(values)) > 1 and value in (min(values), max(values))
+                if at_edge and value != _LEAST.get(name):
                     edge = "lowest" if value == min(values) else "highest"
                     key = (method, name, edge, float(value))
                     found[key] = found.get(key, 0) + 1
