@@ -249,9 +249,10 @@ def _left_open(result: StudyResult, name: str, found: Comparison, metric: str) -
         "new site"
     )
     if following.low is not None and following.high is not None and following.sites > MOST_WITH_PRIOR:
+        alone = ", for this comparison alone" * (len(result.algorithms) > 2)
         next_one = (
             f", and at a single new site from {following.low:+.3f} to {following.high:+.3f} (95 % prediction "
-            "interval)"
+            f"interval{alone})"
         )
     return (
         f"With {many}, these data leave open mean differences from {mean.low:+.3f} to {mean.high:+.3f}"
