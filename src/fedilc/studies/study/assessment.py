@@ -146,8 +146,9 @@ def edges(plan: StudyPlan, choices: Mapping[str, Mapping[str, Choice]]) -> list[
                         offered.setdefault(name, []).append(float(value))
             for name, values in offered.items():
                 value = _numbers(choice.options).get(name)
-                at_edge = len(set(values)) > 1 and value in (min(values), max(values))
-                if at_edge and value != _LEAST.get(name):
+                if value == _LEAST.get(name):
+                    continue
+                if len(set(values)) > 1 and value in (min(values), max(values)):
                     edge = "lowest" if value == min(values) else "highest"
                     key = (method, name, edge, float(value))
                     found[key] = found.get(key, 0) + 1
