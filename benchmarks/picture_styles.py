@@ -129,6 +129,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--each", type=int, default=24, help="pictures per class and style")
     parser.add_argument("--classes", default=CLASSES, help="classes of CIFAR-10, with commas between")
+    parser.add_argument("--algorithms", help="with commas between; none given are those of a study")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--backbone", default="efficientnet-lite0")
@@ -139,7 +140,9 @@ def main() -> None:
     pictures = work / "pictures"
     shutil.rmtree(pictures, ignore_errors=True)
     make_pictures(pictures, arguments.classes.split(","), arguments.each)
-    given = {"seeds": arguments.seeds}
+    given: dict[str, Any] = {"seeds": arguments.seeds}
+    if arguments.algorithms:
+        given["algorithms"] = tuple(arguments.algorithms.split(","))
     frozen = {"backbone": arguments.backbone, "image_size": arguments.image_size}
     results = {}
     if arguments.only != "pixels":
