@@ -88,7 +88,7 @@ def test_every_file_that_the_page_links_to_is_there() -> None:
 
 def test_the_page_says_that_gradients_leak_and_what_is_not_there() -> None:
     assert "Gradients leak" in PAGE
-    assert "no differential privacy and no secure aggregation" in PAGE
+    assert "There is no differential privacy in this version." in PAGE
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
