@@ -131,7 +131,7 @@ def scored(family: str, table: int, folder: Path) -> Iterator[dict[str, object]]
         if settings == BASE:
             for margin in MARGINS:
                 chosen[f"margin {margin:g}"] = {
-                    site: chosen_method(found, result.algorithms, "logistic", margin)
+                    site: chosen_method(found, result.algorithms, "logistic", margin, 0.0)
                     for site, found in result.choices.items()
                 }
             chosen["always the regression"] = dict.fromkeys(held_out, "logistic")

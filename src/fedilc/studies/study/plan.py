@@ -16,8 +16,8 @@ and averages are a list of candidates that each differ from the first in one thi
 its own rates and penalties with these.
 
 The method is chosen like its settings: the federated method with the lowest such loss, or the regression if
-that loss is not clearly lower than the regression's. The scores at each held-out silo of the method that was
-chosen without it are those of the whole procedure, free of hindsight.
+that loss is not clearly lower than the regression's (`chosen_method`). The scores at each held-out silo of
+the method that was chosen without it are those of the whole procedure, free of hindsight.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ NEWTON_ROUNDS = 25  # at most; Newton's method stops by itself
 REGRESSIONS = {"binary": "logistic", "regression": "ridge"}  # the federated regression of a loss
 TINY = 20
 CLEARLY = 1.0  # standard errors by which a method must beat the regression; see docs/study.md
+LEAST_GAIN = 0.01  # and in loss per example: of three sites the standard error says little
 
 ChooseBy = Literal["silo", "validation"]
 Threshold = Annotated[float, Field(gt=0, lt=1)]
@@ -570,11 +571,12 @@ def chosen_method(
     algorithms: Sequence[str],
     plain: str | None = None,
     clearly: float = CLEARLY,
+    least: float = LEAST_GAIN,
 ) -> str:
     """Return the algorithm whose settings had the lowest loss on the training silos, the first of equals.
 
     If this is not clearly lower than the loss of the regression `plain`, it is the regression: the mean
-    difference over the scored silos must exceed `clearly` times its standard error.
+    difference over the scored silos must exceed `clearly` times its standard error, and be at least `least`.
     """
     best = min(algorithms, key=lambda name: choices[name].loss)
     if plain not in algorithms or best == plain:
@@ -582,4 +584,5 @@ def chosen_method(
     there, here = choices[str(plain)].losses, choices[best].losses
     gains = [there[silo] - here[silo] for silo in here if silo in there]
     error = float(np.std(gains, ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
-    return best if choices[str(plain)].loss - choices[best].loss > clearly * error else str(plain)
+    gain = choices[str(plain)].loss - choices[best].loss
+    return best if gain > clearly * error and gain >= least else str(plain)

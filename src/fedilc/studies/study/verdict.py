@@ -21,6 +21,7 @@ from fedilc.evaluation.metrics import HIGHER_IS_BETTER
 from fedilc.evaluation.next_site import MOST_WITH_PRIOR
 from fedilc.evaluation.significance import FEWEST_SITES, LEVEL, Comparison, p_phrase
 from fedilc.studies.study.comparators import ALONE, CHOSEN, NULL, POOLED, pooled_regression
+from fedilc.studies.study.plan import LEAST_GAIN
 from fedilc.studies.study.result import StudyResult
 
 NAMES = {
@@ -88,7 +89,8 @@ def _procedure(result: StudyResult, metric: str) -> str:
         for name, text in simpler.items()
     ]
     plain, taken = result.plan.regression, [f"{name} for {count}" for name, count in counts.most_common()]
-    unless = f", or {plain} unless that is clearly lower" if plain in result.algorithms else ""
+    by = f"by more than a standard error and at least {LEAST_GAIN:g}"
+    unless = f", or {plain} unless that is lower {by}" if plain in result.algorithms else ""
     return (
         "The chosen procedure, which takes for each site the federated method of lowest loss at the others"
         f"{unless} ({', '.join(taken)}), had {NAMES[metric]} {result.mean(CHOSEN, metric).value:.3f} "
