@@ -221,7 +221,8 @@ def test_the_procedure_is_the_method_of_lowest_loss_at_the_training_sites(tmp_pa
     assert result.algorithms == ("fedsgd", "geometric", "logistic")
     for site, method in result.chosen.items():
         losses = {name: result.choices[site][name].loss for name in result.algorithms}
-        assert losses[method] == min(losses.values())
+        assert losses[method] == min(losses.values()) or method == "logistic"
+        assert method == chosen_method(result.choices[site], result.algorithms, "logistic")
         assert result.outputs[site]["chosen"] is result.outputs[site][method]
         assert result.by_seed[site]["chosen"] == result.by_seed[site][method]
     assert result.headline == "chosen"
