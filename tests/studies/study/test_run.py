@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
 from hospitals import ONE_CANDIDATE, hospitals, stored_run, study_table
-from sklearn.metrics import roc_auc_score
+from numpy.typing import NDArray
 
 from fedilc.data import Federation, Silo
 from fedilc.errors import FedILCWarning
@@ -125,6 +126,17 @@ def test_results_that_were_swapped_are_computed_again_with_a_word(tmp_path: Path
     assert again.choices == first.choices
 
 
+def area_of_pairs(y: NDArray[Any], scores: NDArray[Any], models: NDArray[Any] | None) -> float:
+    """Return the share of pairs in order; of a site alone those whose two examples one model predicts."""
+    won = [
+        (scores[event] > scores[other]) + (scores[event] == scores[other]) / 2
+        for event in np.flatnonzero(y == 1)
+        for other in np.flatnonzero(y == 0)
+        if models is None or models[event] == models[other]
+    ]
+    return float(np.mean(won))
+
+
 def test_scores_are_those_of_the_predictions_and_beside_them_are_the_two_ends_of_the_scale(
     tmp_path: Path,
 ) -> None:
@@ -134,7 +146,8 @@ def test_scores_are_those_of_the_predictions_and_beside_them_are_the_two_ends_of
         comparators = {"logistic", "null", ALONE, "alone logistic", POOLED, "pooled logistic", "pooled trees"}
         assert set(result.scores[site]) == {"chosen", "fedsgd", *comparators}
         for method, outputs in result.outputs[site].items():
-            areas = [roc_auc_score(data.labels[site], one[:, 0]) for one in outputs]
+            models = result.plan.models_at([site], method)
+            areas = [area_of_pairs(data.labels[site], one[:, 0], models) for one in outputs]
             assert result.by_seed[site][method]["auroc"] == pytest.approx(areas)
             assert result.interval(site, method, "auroc").value == pytest.approx(np.mean(areas))
     by_site = [result.interval(site, "fedsgd", "auroc").value for site in data.silos]
