@@ -113,6 +113,7 @@ def train(
         sum_unit: power of two, such as "2^-40", to whose multiples silos round what is added up; None is
             exact.
         sum_limit: magnitude to which silos clip each rounded number; None is 4096.
+        secure: whether silos hide their answers in secure sums; for `fedilc serve` alone, None is no.
         average: "ema" or "last" for an average of the weights over rounds, which is evaluated, saved and
             returned in place of the last weights; None is none.
         average_decay: decay per round of "ema"; None is 0.95.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -78,23 +80,25 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_continues(
         "--out",
         str(patients.parent / "study"),
     ]
-    fit, calls = tasks.fit, []
+    perform_all, stacks = tasks.perform_all, []
 
-    def interrupted(*given: object) -> object:
-        calls.append(given)
-        if len(calls) == 4:
+    def interrupted(stack: Sequence[tasks.Task], *given: Any) -> list[tasks.Result]:
+        stacks.append(len(stack))
+        if len(stacks) == 3:
             raise KeyboardInterrupt
-        return fit(*given)
+        return perform_all(stack, *given)
 
-    monkeypatch.setattr(tasks, "fit", interrupted)
-    with pytest.raises(StoppedError, match=r"stopped with 3 of \d+ runs done; run the same command"):
+    monkeypatch.setattr(tasks, "perform_all", interrupted)
+    kept = patients.parent / "study" / "runs"
+    with pytest.raises(StoppedError) as stopped:
         study(*words)
-    before = len(calls)
+    done = sum(stacks[:2])
+    assert len(list(kept.glob("*.safetensors"))) == done
+    assert f"stopped with {done} of " in str(stopped.value)
+    assert "runs done; run the same command to continue" in str(stopped.value)
     study(*words)
-    total = len(calls) - before
-    study(*words)
-    assert len(calls) == before + total  # nothing is left to do
-    assert len(list((patients.parent / "study" / "runs").glob("*.safetensors"))) == 3 + total
+    study(*words)  # nothing is left to do
+    assert len(list(kept.glob("*.safetensors"))) == done + sum(stacks[3:])
 
 
 def test_mistakes_are_one_sentence(patients: Path) -> None:

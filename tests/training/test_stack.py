@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedilc import Federation, Silo, algorithms, train
+from fedilc import Federation, Silo, train
+from fedilc.algorithms import CATALOGUE
 from fedilc.api import train_many
 from fedilc.errors import ConfigError, FedILCError
 from fedilc.models import build_model
@@ -69,7 +70,7 @@ def single(run: StackedRun) -> tuple[nn.Module, str | None]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("name", sorted(algorithms.names()))
+@pytest.mark.parametrize("name", sorted(CATALOGUE))
 def test_one_step_of_every_entry_is_that_of_the_single_run(name: str, dtype: torch.dtype) -> None:
     runs = stack_of(name, dtype, **({"rounds": 20} if name in NEWTON else {}))
     assert len({stack_key(run) for run in runs}) == 1
