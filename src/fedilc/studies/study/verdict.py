@@ -90,10 +90,12 @@ def _procedure(result: StudyResult, metric: str) -> str:
     ]
     plain, taken = result.plan.regression, [f"{name} for {count}" for name, count in counts.most_common()]
     by = f"by more than a standard error and at least {LEAST_GAIN:g}"
-    unless = f", or {plain} unless that is lower {by}" if plain in result.algorithms else ""
+    clearly = ""
+    if plain in result.algorithms:
+        clearly = f" if that is lower than {plain}'s {by}, and {plain} otherwise"
     return (
         "The chosen procedure, which takes for each site the federated method of lowest loss at the others"
-        f"{unless} ({', '.join(taken)}), had {NAMES[metric]} {result.mean(CHOSEN, metric).value:.3f} "
+        f"{clearly} ({', '.join(taken)}), had {NAMES[metric]} {result.mean(CHOSEN, metric).value:.3f} "
         f"{_where(result, result.sites_with(metric))}{brackets}"
         f"{''.join(f'; {one}' for one in said if one)}."
     )
