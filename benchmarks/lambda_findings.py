@@ -1,4 +1,4 @@
-"""What the committed sweeps over lambda say, for docs/reproduction.md."""
+"""What the committed sweeps over lambda say, for docs/research/reproduction.md."""
 
 from __future__ import annotations
 

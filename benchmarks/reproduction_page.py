@@ -1,4 +1,4 @@
-"""docs/reproduction.md: what the committed results say.
+"""docs/research/reproduction.md: what the committed results say.
 
 `python -m benchmarks.reproduction_page` replaces the text between the page's markers by what
 `results/*/summary.json` says. A sentence on which algorithm is better stands beside its condition: if that
@@ -19,7 +19,7 @@ from fedilc.evaluation.significance import LEVEL
 from fedilc.paper.campaign import same_choices
 from fedilc.paper.claims import SECTION_4, claims_of, in_paper_order, paper_numbers
 
-PAGE = ROOT / "docs" / "reproduction.md"
+PAGE = ROOT / "docs" / "research" / "reproduction.md"
 _BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -215,10 +215,10 @@ def inconsistency(results: Path) -> list[str]:
     f.lines += [
         "",
         "Of the committed runs only means and deviations over seeds were kept, which cannot be paired "
-        "([Color-MNIST](../results/color-mnist/inconsistency-means.csv), "
-        "[eICU demo](../results/eicu-demo/inconsistency-means.csv), "
-        "[synthetic](../results/eicu-synthetic/inconsistency-means.csv)); by C_e, typical pair, the lowest "
-        "first:",
+        "([Color-MNIST](../../results/color-mnist/inconsistency-means.csv), "
+        "[eICU demo](../../results/eicu-demo/inconsistency-means.csv), "
+        "[synthetic](../../results/eicu-synthetic/inconsistency-means.csv)); by C_e, typical pair, the "
+        "lowest first:",
         "",
     ]
     f.lines += [

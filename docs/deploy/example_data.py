@@ -1,4 +1,4 @@
-"""Made-up patients for docs/deploy.md: `python example_data.py FOLDER` writes three tables.
+"""Made-up patients for docs/tutorials/three-machines.md: `python example_data.py FOLDER` writes three tables.
 
 Lactate and age say the truth in every hospital. `transferred` follows the outcome in the two that train, more
 so in one than in the other, and turns against it elsewhere.

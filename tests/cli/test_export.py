@@ -27,7 +27,7 @@ def test_export_writes_a_program_and_its_meaning(table_run: Path, new_rows: Path
 
 def test_the_documented_use_of_an_exported_model_needs_torch_alone(table_run: Path, tmp_path: Path) -> None:
     fedilc("export", table_run, tmp_path / "model.pt2")
-    text = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "tables.md").read_text()
     (script,) = (
         part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "torch.export" in part
     )

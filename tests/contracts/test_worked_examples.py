@@ -1,4 +1,4 @@
-"""The worked examples of docs/algorithms.md do what the page says; `OTHERS` runs them on every runtime."""
+"""The worked examples of the page do what it says; `OTHERS` runs them on every runtime."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from fedilc.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "fedilc"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 FOLDERS = (ROOT, PACKAGE, PACKAGE / "runtimes", *(path for path in PACKAGE.iterdir() if path.is_dir()))
 OTHER_FILES = {"client_app.py", "server_app.py", "wards.py"}  # that a user has
 

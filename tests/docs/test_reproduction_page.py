@@ -1,4 +1,4 @@
-"""docs/reproduction.md says what the committed results say; its sentences have conditions that can fail."""
+"""The page on the reproduction says what the committed results say."""
 
 from __future__ import annotations
 

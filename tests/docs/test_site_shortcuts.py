@@ -1,4 +1,4 @@
-"""What README.md and docs/algorithms.md say about shortcuts of single sites is in the committed runs."""
+"""What README.md and the page on algorithms say about shortcuts of single sites is in the committed runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedilc.config import read_experiment
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / EXPERIMENT
 ROWS = read_rows(RESULTS / "runs.csv")
-README, PAGE = (ROOT / "README.md").read_text(), (ROOT / "docs" / "algorithms.md").read_text()
+README, PAGE = (ROOT / "README.md").read_text(), (ROOT / "docs" / "reference" / "algorithms.md").read_text()
 
 
 def plain(text: str) -> str:

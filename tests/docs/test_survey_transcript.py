@@ -1,4 +1,4 @@
-"""docs/security.md prints what a silo sends before a run over tables; nothing in it is about few patients."""
+"""The page on security prints what a silo sends before a run over tables, which names no few patients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.errors import ConfigError
 from fedilc.runtimes.remote.survey import Survey, SurveyLimits, summarise_table
 
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "security.md"
 ROWS, FEWEST = 900, 10
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/tasks.md do what the page says: a loss and a metric of one's own, in a run."""
+"""The examples of docs/how-to/tasks.md do what the page says: a loss and a metric of one's own, in a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedilc import Federation, Silo, train
 from fedilc.algorithms.loss_registry import LOSSES
 from fedilc.algorithms.metric_registry import METRICS
 
-PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "tasks.md"
 
 
 @pytest.fixture(autouse=True)

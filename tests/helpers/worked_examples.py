@@ -1,4 +1,4 @@
-"""The worked examples of docs/algorithms.md, executed: an algorithm and a penalty of one's own, by name.
+"""The worked examples of the page on algorithms, executed: an algorithm and a penalty of one's own, by name.
 
 `OTHERS` are the algorithms that every runtime must run as the local one does, beside the paper's six: entries
 of the catalogue with local steps, silo state, adaptive weights and other penalties, and both worked examples.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedilc import Algorithm, algorithms
 
-DOCS = Path(__file__).parents[2] / "docs" / "algorithms.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "algorithms.md"
 OWN_ALGORITHM, OWN_PENALTY = "coral-geo", "mean-logit"
 OTHERS = (
     "fedavg",

@@ -50,7 +50,7 @@ class NormBound:
     made it extreme.
 
     `long` counts in how many rounds in a row the update of a silo was over 8 times the median. That deserves
-    a warning and no more: honest silos are found there, too (docs/security.md).
+    a warning and no more: honest silos are found there, too (docs/explanation/security.md).
     """
 
     factor: float = 100.0

@@ -149,7 +149,7 @@ def next_site_notes(study: Study, method: str) -> list[str]:
         "mean of such sites: weighted by random effects; means in other tables count all sites equally.",
         f"For the {NAMES[study['deciding_metric']]} of {method}, tau is {found['tau']:.3f} on the scale of "
         f"the analysis{compared} and I² {found['i2']:.0%}. The sites' models share training sites, which all "
-        "intervals but that by REML allow for; docs/study.md has their simulated coverage.",
+        "intervals but that by REML allow for; docs/how-to/study.md has their simulated coverage.",
     ]
 
 

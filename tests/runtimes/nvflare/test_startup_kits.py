@@ -1,4 +1,4 @@
-"""The project that docs/nvflare.md shows makes kits for the experiment beside it."""
+"""The project that docs/tutorials/nvflare.md shows makes kits for the experiment beside it."""
 
 from __future__ import annotations
 

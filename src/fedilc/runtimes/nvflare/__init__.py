@@ -1,4 +1,4 @@
-"""Train as an NVIDIA FLARE job: provisioned sites, mutual TLS, an admin console. See docs/nvflare.md.
+"""Train as an NVIDIA FLARE job: provisioned sites, mutual TLS, an admin console.
 
     from fedilc.runtimes.nvflare import FedILCRecipe
 

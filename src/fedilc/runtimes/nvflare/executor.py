@@ -185,7 +185,7 @@ def read_config(kind: type[Config], local: Path, default: Mapping[str, Any] | No
         if default is None or named:
             raise ConfigError(
                 f"{path} does not exist; create it and say where this site's examples come from, as in "
-                "docs/nvflare.md"
+                "docs/tutorials/nvflare.md"
             ) from None
         values = default
     except (OSError, ValueError) as error:

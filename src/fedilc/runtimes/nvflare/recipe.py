@@ -176,8 +176,8 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         if isinstance(self.settings.data, Remote) and VARIABLE not in os.environ:
             raise ConfigError(
                 "the silos of this experiment are elsewhere; to try it here, say in a file where their "
-                "examples come from, as in docs/nvflare.md, and name the file in the environment variable "
-                f"{VARIABLE}"
+                "examples come from, as in docs/tutorials/nvflare.md, and name the file in the environment "
+                f"variable {VARIABLE}"
             )
         dotted = [site for site in sites if "." in site]
         if dotted:
