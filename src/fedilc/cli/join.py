@@ -115,7 +115,8 @@ def join(
         Path | None, typer.Option(help="This silo's copy of the roster of all silos' public keys.")
     ] = None,
     require_secure: Annotated[
-        bool, typer.Option("--require-secure", help="Take part only in a run with secure sums.")
+        bool,
+        typer.Option("--require-secure", help="Take part only with secure sums; --key implies it."),
     ] = False,
     max_parameters: Annotated[int, typer.Option(min=1, help="Refuse networks with more parameters.")] = 2**28,
     device: Annotated[str, typer.Option(help="The device: auto, cpu, cuda, cuda:1, ...")] = "auto",
@@ -195,7 +196,7 @@ def _secure_member(key: Path | None, roster: Path | None, required: bool) -> Sec
     from fedilc.privacy.identities import read_identity, read_roster
     from fedilc.runtimes.rest.secure_silo import SecureMember
 
-    return SecureMember(read_identity(key), read_roster(roster), required)
+    return SecureMember(read_identity(key), read_roster(roster))
 
 
 def read_token(path: Path | None) -> str | None:

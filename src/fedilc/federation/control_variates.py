@@ -7,7 +7,7 @@ states because a round may be repeated: after the coordinator was killed, or wit
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -119,12 +119,12 @@ class ControlVariates:
         warnings.warn(f"{reason}: all silos start again without state", FedILCWarning, stacklevel=3)
 
     @torch.no_grad()
-    def learn(self, number: int, moved: Mapping[str, Tensor], replies: SiloNumbers, silos: int) -> None:
+    def learn(self, number: int, moved: Mapping[str, Tensor], replied: Collection[str], silos: int) -> None:
         """Add the mean change of the control variates, times the share of silos that replied."""
         for name, control in self.tensors.items():
-            control += len(replies) / silos * moved[name]
+            control += len(replied) / silos * moved[name]
         if self.tensors:
-            self.rounds |= dict.fromkeys(replies, number)
+            self.rounds |= dict.fromkeys(replied, number)
 
 
 class StateMismatchError(Exception):

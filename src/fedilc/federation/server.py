@@ -38,6 +38,7 @@ from fedilc.federation.program import (
     HESSIAN,
     PENALTY,
     PENALTY_WEIGHT,
+    STATE_ROUND,
     STATE_SINCE,
     Program,
 )
@@ -135,29 +136,34 @@ class Server:
         aside: dict[str, str] = {}
         asked = self.selection.draw(number, aside)
         # This ends: a repetition has fewer silos, or follows a reset of control variates, which then match.
+        left_out = None
         while True:
             try:
-                record = self._train(number, asked)
+                record = self._train(number, asked, matched=left_out is None)
                 break
+            except WithoutPenaltyError as lost:
+                asked, left_out = lost.silos, str(lost)
             except RepeatRoundError as lost:
                 asked = self.selection.without(lost, asked, number, aside)
             except StateMismatchError as mismatch:
                 self.control.reset(number, str(mismatch))
         if aside:
             record["set_aside"] = aside
+        if left_out is not None:
+            record["without_penalty"] = left_out
         self.version += self.average.enter(number, self.weights)
         if self.converged if isinstance(self.optimizer, Newton) else evaluate:
             record |= self._evaluate(number, asked)
         return record
 
-    def _train(self, number: int, silos: tuple[str, ...]) -> Record:
+    def _train(self, number: int, silos: tuple[str, ...], matched: bool = True) -> Record:
         """Run the steps of a round and update w; return the record without evaluation.
 
         In order: ask the silos for each step, which may send what earlier steps found; check that silos used
         the right control variates; add the penalty gradient; take an optimiser step; then, only because the
         step was kept, update what later rounds compare with (norms, directions, weights of silos, c).
         """
-        penalty_weight = self.schedule.at(number) if self.schedule else 0.0
+        penalty_weight = self.schedule.at(number) if self.schedule and matched else 0.0
         known: dict[str, Mapping[str, Tensor]] = {CONTROL: self.control.tensors}
         measurements: dict[str, dict[str, float]] = {}
         norms: dict[str, Norms] = {}
@@ -168,7 +174,8 @@ class Server:
             numbers = {PENALTY_WEIGHT: penalty_weight, STATE_SINCE: self.control.since}
             request = self._request(step, number, silos, known, numbers)
             if self.runtime.sums_only:
-                total = self.runtime.total(request, self._like(step), exactly=bool(known.keys() - {CONTROL}))
+                exactly = bool(known.keys() - {CONTROL})
+                total = self.runtime.total(request, self._like(step), exactly, self._check_states)
                 silos = total.silos  # the next steps of the round are over the same ones
                 aggregates = {
                     name: answer.aggregator.finalize(total.sums[name])
@@ -206,8 +213,13 @@ class Server:
         record |= {key: dict(by_name) for key, by_name in measurements.items()}
         record["silos"] = self._silo_records(replies, norms.get(self.program.update, {}))
         self.silo_weights.learn({silo: reply["loss"] or 0.0 for silo, reply in replies.items()})
-        self.control.learn(number, known[CONTROL], replies, len(self.silos))
+        members = replies if total is None else dict.fromkeys(total.silos)
+        self.control.learn(number, known[CONTROL], members, len(self.silos))
         return record
+
+    def _check_states(self, states: Mapping[str, int]) -> None:
+        """Raise if a silo whose answer is to be summed used another control variate than the one in c."""
+        self.control.require_matching({silo: {STATE_ROUND: state} for silo, state in states.items()})
 
     def _request(
         self,
@@ -364,7 +376,7 @@ class Server:
         step = self.program.steps[EVALUATE]
         request = self._request(step, number, silos, {}, {})
         if self.runtime.sums_only:
-            metrics = self.runtime.total(request, {}, exactly=False).metrics
+            metrics = self.runtime.total(request, {}, False, self._check_states).metrics
             means = {f"validation_{key}": value / count for key, (value, count) in metrics.items() if count}
             return {"validation": {}, **means}
         total = StepSums(step, {}, self.silo_weights)
@@ -530,6 +542,17 @@ class SiloSelection:
         raise SilosLostError(
             f"round {number} lost {', '.join(names)}, {too_few}; bring them back or lower min_silos"
         )
+
+
+class WithoutPenaltyError(Exception):
+    """A silo was removed for good after the statistic was summed, so that it cannot be summed again.
+
+    The update of the round is then made over the other `silos`, and without the penalty.
+    """
+
+    def __init__(self, silos: Iterable[str], sentence: str) -> None:
+        super().__init__(sentence)
+        self.silos = tuple(silos)
 
 
 class RepeatRoundError(Exception):

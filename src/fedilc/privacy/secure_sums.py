@@ -15,6 +15,7 @@ the silos to sign both, which an honest silo never does.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -82,6 +83,7 @@ class SumContext:
         round: the round.
         what: what is summed; totals of the same kind at the same weights are never made over other silos.
         attempt: a random name; a sum that fails is tried again with other keys.
+        least: how many silos a sum of the run needs, as its manifest says.
     """
 
     run: str
@@ -89,6 +91,7 @@ class SumContext:
     round: int
     what: str
     attempt: str
+    least: int = LEAST_SILOS
 
     def statement(self, about: str, **more: Any) -> dict[str, Any]:
         """Return a statement on this attempt, to be signed."""
@@ -104,9 +107,18 @@ def threshold(silos: int) -> int:
     return 2 * silos // 3 + 1
 
 
-def require_enough(silos: Collection[str], roster: Roster) -> None:
+def least_members(silos: int, least: int) -> int:
+    """Return how many silos a sum needs: as many as the run says, but never fewer than the threshold.
+
+    >>> least_members(5, least=1), least_members(5, least=5)
+    (4, 5)
+    """
+    return max(LEAST_SILOS, threshold(silos), least)
+
+
+def require_enough(silos: Collection[str], roster: Roster, context: SumContext) -> None:
     """Raise if these are too few silos to make a sum of."""
-    needed = max(LEAST_SILOS, threshold(len(roster.keys)))
+    needed = least_members(len(roster.keys), context.least)
     if len(silos) < needed or not set(silos) <= roster.keys.keys():
         raise ProtocolError(
             f"a sum over {listed(sorted(silos))} is refused: it needs {needed} of the roster's "
@@ -142,7 +154,7 @@ def _survivors_statement(
 
 def check_offers(context: SumContext, roster: Roster, offers: Mapping[str, Offer]) -> None:
     """Raise if an offer is not signed by its silo for this attempt, or there are too few."""
-    require_enough(offers, roster)
+    require_enough(offers, roster, context)
     for silo, offer in offers.items():
         roster.require_signed(silo, _offer_statement(context, silo, offer.mask, offer.share), offer.signature)
     keys = [key for offer in offers.values() for key in (offer.mask, offer.share)]
@@ -209,7 +221,7 @@ class SiloSum:
             if not self._offers:
                 raise ProtocolError("masked words are asked for before shares")
             members = {self.silo, *sealed}
-            require_enough(members, self.roster)
+            require_enough(members, self.roster, self.context)
             if self.silo in sealed or not members <= self._offers.keys():
                 raise ProtocolError("the coordinator sends shares of a silo that offered no keys")
             for other, text in sealed.items():
@@ -235,7 +247,7 @@ class SiloSum:
         """Return the silo's signature of a list of survivors; `permit` raises if another list was signed."""
         if self._masked is None or self.silo not in survivors or not set(survivors) <= self._received.keys():
             raise ProtocolError("the list of survivors does not fit what this silo has sent and received")
-        require_enough(survivors, self.roster)
+        require_enough(survivors, self.roster, self.context)
         statement = _survivors_statement(
             self.context, self._offers, self._received.keys(), survivors, self._seen
         )
@@ -288,6 +300,7 @@ class SumCollector:
         offers: what the silos offered.
         sealed: sealed shares, by sender and receiver.
         survivors: the silos whose masked words are in the total.
+        liars: silos whose shares were wrong; the total is right without them.
     """
 
     context: SumContext
@@ -297,6 +310,7 @@ class SumCollector:
     survivors: list[str] = field(default_factory=list)
     signatures: dict[str, str] = field(default_factory=dict)
     shares: dict[str, Shares] = field(default_factory=dict)
+    liars: set[str] = field(default_factory=set)
     _total: Words | None = None
 
     def add_offer(self, silo: str, offer: Offer) -> None:
@@ -342,16 +356,11 @@ class SumCollector:
         """Return the sum of the survivors' words, without masks."""
         assert self._total is not None
         total, digest = self._total.copy(), _attempt_digest(self.context, self.offers)
-        place = {name: number for number, name in enumerate(sorted(self.roster.keys), 1)}
         for silo in self.survivors:
-            seed = join_shares(
-                {place[s]: bytes.fromhex(found.seeds[silo]) for s, found in self.shares.items()}
-            )
+            seed = self._secret({sharer: found.seeds[silo] for sharer, found in self.shares.items()})
             add_mask(total, seed_key(seed, digest), negative=True)
         for lost in sorted(self.sealed.keys() - set(self.survivors)):
-            secret = join_shares(
-                {place[s]: bytes.fromhex(found.keys[lost]) for s, found in self.shares.items()}
-            )
+            secret = self._secret({sharer: found.keys[lost] for sharer, found in self.shares.items()})
             key = X25519PrivateKey.from_private_bytes(secret)
             if public_bytes(key).hex() != self.offers[lost].mask:
                 raise ProtocolError(f"the shares do not give the key that silo {lost!r} offered")
@@ -359,6 +368,22 @@ class SumCollector:
                 agreed = agreed_key(key, bytes.fromhex(self.offers[silo].mask), digest, "mask")
                 add_mask(total, agreed, negative=silo < lost)
         return total
+
+    def _secret(self, shares: Mapping[str, str]) -> bytes:
+        """Return the secret of these shares; one that is wrong is left out if enough others remain."""
+        place = {name: number for number, name in enumerate(sorted(self.roster.keys), 1)}
+        points = {silo: bytes.fromhex(share) for silo, share in shares.items()}
+        spare = len(points) > threshold(len(place))
+        for liar in (None, *(sorted(points) if spare else ())):
+            # A wrong share makes a secret of 521 random bits, of which 32 bytes hold one in 2^265.
+            with contextlib.suppress(ValueError):
+                secret = join_shares({place[silo]: share for silo, share in points.items() if silo != liar})
+                self.liars |= set() if liar is None else {liar}
+                return secret
+        raise ProtocolError(
+            f"the shares of {listed(sorted(points))} do not fit together: at least one of them sent a wrong "
+            "one"
+        )
 
 
 def words_digest(words: Any) -> str:

@@ -26,7 +26,7 @@ from fedilc.aggregation.geometric import WeightedGeometricMean
 from fedilc.aggregation.packed_sums import Sums
 from fedilc.aggregation.signed_logs import SignedLogs
 from fedilc.errors import ConfigError, ProtocolError
-from fedilc.federation.program import MATCHED, UPDATE, Program
+from fedilc.federation.program import MATCHED, PENALTY_WEIGHT, STATE_ROUND, UPDATE, Program
 from fedilc.federation.protocol import Answer, Reply, Step, TotalReply
 from fedilc.federation.rounding import NUMBER_UNIT, rounded_number
 
@@ -34,6 +34,11 @@ COUNTS, VALUES = "counts", "values"
 _WHOLE = ("examples", "clipped")
 _LOSS = "loss"
 _BASE = 2.0**32
+_MOST_LOG = {torch.float32: 150 << 36, torch.float64: 1100 << 46}  # of a value's logarithm, in its units
+_IMPOSSIBLE = (
+    "a total is larger than that of any answers, so that at least one silo sent words that are none; secure "
+    "sums hide which one: let each owner look at its silo, and resume"
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,11 @@ class SumForm:
         step = UPDATE if self.step.name == MATCHED else self.step.name
         return f"{step} {part}"
 
+    @property
+    def depends_on_silos(self) -> bool:
+        """Return whether an answer depends on how many silos the step has, as the terms of a penalty do."""
+        return bool(self.step.sends) or PENALTY_WEIGHT in self.step.sent_numbers
+
     @cached_property
     def sides(self) -> int:
         """Return how many sides of coordinates the geometric means of the step have."""
@@ -73,7 +83,7 @@ class SumForm:
         for answer, _, like in self._groups:
             terms = answer.aggregator.terms(torch.empty(0, dtype=like.dtype))
             found += len(terms) * like.numel() * (2 if self._is_weighted(answer) else 1)
-        return found + 2 * len(self.step.numbers) + 3 * len(self.step.metrics)
+        return found + 2 * len(self._summed) + 3 * len(self.step.metrics)
 
     def counts(self, reply: Reply) -> NDArray[np.uint32]:
         """Return the counts of both signs in each coordinate: positives in the lower half of a word."""
@@ -85,6 +95,8 @@ class SumForm:
 
     def kept(self, counts: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Return which sides have enough members to be added up, positive sides first in each tensor."""
+        if len(counts) and max(int((counts & 0xFFFF).max()), int((counts >> 16).max())) > self.silos:
+            raise ProtocolError(_IMPOSSIBLE)
         found, start = [], 0
         for _, _, like, answer in self._signed:
             part = counts[start : start + like.numel()]
@@ -134,9 +146,10 @@ class SumForm:
         for group, name, answer, one in self._tensors:
             for part in sums[group].sums[name].values():
                 if isinstance(part, ExactSum):
-                    lower = take(one.numel())
-                    _add_whole(part, lower, self._unit, 0)
-                    if self._is_weighted(answer):
+                    weighted = self._is_weighted(answer)
+                    most = DIGIT if weighted else int(self.program.options.limit / self._unit)
+                    _add_whole(part, _possible(take(one.numel()), most * len(silos)), self._unit, 0)
+                    if weighted:
                         _add_whole(part, take(one.numel()), self._unit, 1)
         seen = 0
         for group, name, one, _ in self._signed:
@@ -145,17 +158,18 @@ class SumForm:
             assert counts is not None
             members = torch.from_numpy(counts[seen : seen + size].astype(np.int64))
             logs = torch.zeros(2 * size, dtype=torch.int64)
-            logs[torch.from_numpy(here)] = take(int(here.sum()))
+            totals = take(int(here.sum()))
+            logs[torch.from_numpy(here)] = _possible(totals, len(silos) * _MOST_LOG[one.dtype])
             logs = logs.view(2, size)
             (part,) = sums[group].sums[name].values()
             assert isinstance(part, SignedLogs)
             part.load(torch.stack([torch.stack([members & 0xFFFF, members >> 16]), logs & DIGIT, logs >> 32]))
             seen += size
-        numbers = {name: _number(take(2)) * _unit_of(name) for name in sorted(self.step.numbers)}
+        numbers = {name: _number(take(2)) * _unit_of(name) for name in self._summed}
         metrics: dict[str, tuple[float, int]] = {}
         for name in sorted(self.step.metrics):
             value = _number(take(2)) * _unit_of(name)
-            metrics[name] = value, int(take(1))
+            metrics[name] = value, int(_possible(take(1), len(silos)))
         weight = numbers["examples"] if self._weighs_examples and "examples" in numbers else float(len(silos))
         self._count(sums, silos, weight)
         return TotalReply(silos, sums, numbers, weight, metrics)
@@ -166,6 +180,11 @@ class SumForm:
             if self._is_weighted(self.step.answers[group]):
                 state.weighted = len(silos)
                 state.weights.add(torch.tensor([weight], dtype=torch.float64))
+
+    @property
+    def _summed(self) -> list[str]:
+        """Return the numbers that are added up; the round of a silo's state is no secret, and is not."""
+        return sorted(self.step.numbers.keys() - {STATE_ROUND})
 
     @property
     def _unit(self) -> float:
@@ -221,7 +240,7 @@ class SumForm:
         yield upper.long().numpy()
 
     def _numbers(self, reply: Reply, factor: int) -> Iterator[int]:
-        for name in sorted(self.step.numbers):
+        for name in self._summed:
             number = reply.numbers[name]
             if number is None or not math.isfinite(number):
                 raise ProtocolError(f"this silo's {name} is not finite, and nothing was sent; check its data")
@@ -254,6 +273,13 @@ def _number(halves: Tensor) -> float:
     return float(int(halves[0]) + (int(halves[1]) << 32))
 
 
+def _possible(sums: Tensor, most: int) -> Tensor:
+    """Return sums; raise if one is larger than the silos' answers together can be."""
+    if sums.numel() and max(int(sums.max()), -int(sums.min())) > most:
+        raise ProtocolError(_IMPOSSIBLE)
+    return sums
+
+
 def _add_whole(part: ExactSum, units: Tensor, unit: float, above: int) -> None:
     """Add whole numbers of units times 2^(32 `above`) to an exact sum, without rounding."""
     place = int(math.log2(unit)) + 1074
@@ -284,10 +310,6 @@ def require_summable(program: Program, silos: int) -> None:
                 f"min_side={inter.min_side} would reveal gradients of silos that are alone with their sign; "
                 "secure sums need min_side=3 or more"
             )
-    if program.keeps_state:
-        raise ConfigError(
-            "control variates are not supported with secure sums yet; use fedavg in place of scaffold"
-        )
     if options.sum_unit is None:
         raise ConfigError("secure sums need sum_unit, such as 2^-40")
     if options.limit / options.sum_unit * silos >= 2.0**62:

@@ -35,8 +35,18 @@ class Runtime(ABC):
     def ask(self, request: Request) -> Iterator[Reply] | Iterator[Reply | AggregatedReply]:
         """Yield replies as they arrive, each from one silo or several; a lost silo sends none."""
 
-    def total(self, request: Request, like: Mapping[str, Mapping[str, Tensor]], exactly: bool) -> TotalReply:
-        """Return the sums of the silos' replies; `exactly` says whether it must be over all of them."""
+    def total(
+        self,
+        request: Request,
+        like: Mapping[str, Mapping[str, Tensor]],
+        exactly: bool,
+        check_states: Callable[[Mapping[str, int]], None],
+    ) -> TotalReply:
+        """Return the sums of the silos' replies.
+
+        `exactly` says whether they must be over all of them. `check_states` is called with the round of each
+        silo's state before any sum is known, and raises if one has another state than it should.
+        """
         raise NotImplementedError
 
     def present(self) -> tuple[str, ...]:

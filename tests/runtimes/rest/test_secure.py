@@ -85,6 +85,8 @@ CASES = [
     ["algorithm=fedcurv", "max_norm=0.1"],
     ["algorithm=fedavg", "rounds=2"],
     ["algorithm=and-mask", "rounds=2"],
+    ["algorithm=scaffold"],
+    ["algorithm=irm", "rounds=2"],
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedilc.errors import ConfigError
+from fedilc.errors import ConfigError, ProtocolError
 from fedilc.federation import Reply, Request
 from fedilc.federation.program import UPDATE
 from fedilc.privacy.identities import Roster, make_roster, new_identity
@@ -21,7 +22,7 @@ from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.runtimes.remote.wire import ReceivedRequest, read_header
 from fedilc.runtimes.rest.membership import RefusedError
-from fedilc.runtimes.rest.secure_silo import SecureMember, SecureSilo, SignedTotals
+from fedilc.runtimes.rest.secure_silo import SecureMember, SecureSilo, SignedTotals, Total
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from rest import remote, request_for
 
@@ -49,11 +50,11 @@ class OneSilo:
 class Federation:
     """Five silos with keys, whose coordinator is the test."""
 
-    def __init__(self, folder: Path, algorithm: str = "fedsgd") -> None:
+    def __init__(self, folder: Path, algorithm: str = "fedsgd", min_silos: int | None = 4) -> None:
         self.folder, self.said = folder, list[str]()
         self.identities = {name: new_identity(folder / name) for name in SILOS}
         self.roster = make_roster(f"{name}={one.public}" for name, one in self.identities.items())
-        settings = remote(SILOS, secure=True, algorithm=algorithm)
+        settings = remote(SILOS, secure=True, algorithm=algorithm, min_silos=min_silos)
         self.manifest = RemoteRun.of(settings, Path(), roster=self.roster.digest).manifest
         self.request = request_for(TaskQueue(self.manifest), UPDATE)
         self.clients = {name: OneSilo(name, self.manifest) for name in SILOS}
@@ -109,6 +110,39 @@ def test_one_list_is_signed_per_attempt_and_one_cohort_per_total(tmp_path: Path)
     run.refuses("was restarted", "a", "sign", attempt="1" * 16, survivors=list(SILOS))
     run.up_to_masks("2" * 16)
     run.refuses("second total", "a", "sign", attempt="2" * 16, survivors=list(SILOS[:4]))
+
+
+def test_a_run_that_needs_all_silos_never_leaves_one_out(tmp_path: Path) -> None:
+    """A coordinator that drops a silo at will, and compares, is refused by all others."""
+    run = Federation(tmp_path, min_silos=None)
+    offers = run.offers()
+    run.refuses("it needs 5 of", "a", "share", offers={name: offers[name] for name in SILOS[:4]})
+    run.up_to_masks("1" * 16)
+    run.refuses("it needs 5 of", "a", "sign", attempt="1" * 16, survivors=list(SILOS[:4]))
+
+
+def test_a_second_total_of_a_round_is_refused_also_after_a_restart(tmp_path: Path) -> None:
+    run = Federation(tmp_path, "geometric")
+
+    def signs(attempt: str, request: Request, kept: bool) -> dict[str, Any]:
+        form = SumForm(run.manifest.program, run.manifest.program.steps[UPDATE], 5)
+        sides = torch.from_numpy(np.packbits(np.full(form.sides, kept)))
+        about = {"request": request, "attempt": attempt}
+        offers = {name: run.ask(name, "offer", **about)["offer"] for name in SILOS}
+        sealed = {name: run.ask(name, "share", **about, offers=offers)["sealed"] for name in SILOS}
+        received = {other: sealed[other]["a"] for other in SILOS if other != "a"}
+        assert run.ask("a", "mask", **about, sealed=received, sides=sides) == {}
+        return run.ask("a", "sign", **about, survivors=list(SILOS))
+
+    assert "signature" in signs("0" * 16, run.request, True)
+    assert "signature" in signs(
+        "1" * 16, run.request, True
+    )  # the same total, after the coordinator's restart
+    run.silos["a"] = run.silo("a")
+    assert "signs one per round" in signs("2" * 16, run.request, False)["refused"]
+    moved = {name: weight + 2.0**-20 for name, weight in run.request.weights.items()}
+    assert "signs one per round" in signs("3" * 16, replace(run.request, weights=moved), True)["refused"]
+    assert "signature" in signs("4" * 16, replace(run.request, round=2, weights=moved), True)
 
 
 def test_shares_are_given_for_a_signed_list_only(tmp_path: Path) -> None:
@@ -185,7 +219,6 @@ def test_a_silo_takes_part_only_in_the_run_of_its_roster(tmp_path: Path) -> None
     other = Roster({**roster.keys, "b": stranger.public})
     fewer = Roster({name: roster.keys[name] for name in "abcd"})
     for member, sentence in (
-        (SecureMember(), "name this silo's `key`"),
         (SecureMember(own, fewer), "not those of this silo's roster"),
         (SecureMember(own, other), "compare the rosters"),
         (SecureMember(stranger, roster), "another key for silo 'a'"),
@@ -193,27 +226,47 @@ def test_a_silo_takes_part_only_in_the_run_of_its_roster(tmp_path: Path) -> None
         with pytest.raises(ConfigError, match=sentence):
             member.require_fits(run.manifest, "a")
     plain = RemoteRun.of(remote(SILOS), Path()).manifest
-    SecureMember(own, roster).require_fits(plain, "a")
     with pytest.raises(ConfigError, match="only with them"):
-        SecureMember(own, roster, required=True).require_fits(plain, "a")
+        SecureMember(own, roster).require_fits(plain, "a")
 
 
 def test_what_was_signed_is_remembered_on_disk(tmp_path: Path) -> None:
     path = tmp_path / "signed.jsonl"
-    SignedTotals(path).permit("update 1", ["a", "b", "c"])
+    one = Total("run", 1, "update", "w1", "t")
+    SignedTotals(path).permit(one, ["a", "b", "c"])
     again = SignedTotals(path)
-    again.permit("update 1", ["a", "b", "c"])
-    again.permit("update 2", ["a", "b"])
+    again.permit(one, ["a", "b", "c"])
+    again.permit(replace(one, round=2, weights="w2"), ["a", "b"])
     with pytest.raises(OtherListError):
-        again.permit("update 1", ["a", "b"])
-    assert [json.loads(line)["total"] for line in path.read_text().splitlines()] == ["update 1", "update 2"]
+        again.permit(one, ["a", "b"])
+    assert [json.loads(line)["total"] for line in path.read_text().splitlines()] == ["update w1", "update w2"]
     path.write_bytes(path.read_bytes() + b'{"total": "upd')  # cut off by a crash
-    SignedTotals(path).permit("update 3", ["a", "b", "c"])
+    SignedTotals(path).permit(replace(one, round=3, weights="w3"), ["a", "b", "c"])
     with pytest.raises(OtherListError):
-        SignedTotals(path).permit("update 3", ["a", "b"])
+        SignedTotals(path).permit(replace(one, round=4, weights="w3"), ["a", "b"])
     path.write_text('{"total": 1}\n')
     with pytest.raises(ConfigError, match="restore it"):
         SignedTotals(path)
+
+
+@pytest.mark.parametrize("change", [{"weights": "w2"}, {"task": "other"}])
+def test_a_round_has_one_total_of_a_kind(tmp_path: Path, change: dict[str, str]) -> None:
+    """Otherwise the coordinator could ask at slightly other weights, again and again within a round."""
+    one, everybody = Total("run", 1, "update", "w1", "t"), ["a", "b", "c"]
+    SignedTotals(tmp_path / "signed").permit(one, everybody)
+    signed = SignedTotals(tmp_path / "signed")
+    with pytest.raises(ProtocolError, match="signs one per round"):
+        signed.permit(replace(one, **change), everybody)
+    signed.permit(replace(one, round=2, **change), everybody)
+    signed.permit(replace(one, what="statistics"), everybody)
+
+
+def test_what_was_signed_counts_in_every_run_of_the_silo(tmp_path: Path) -> None:
+    """A run that begins at the same weights, with one silo fewer, would give that silo's part."""
+    first, second = SignedTotals(tmp_path / "signed"), SignedTotals(tmp_path / "signed")
+    first.permit(Total("one", 1, "update", "w", "t"), ["a", "b", "c", "d"])
+    with pytest.raises(OtherListError):
+        second.permit(Total("two", 1, "update", "w", "t"), ["a", "b", "c"])
 
 
 def test_no_sub_coordinator_joins_a_run_with_secure_sums() -> None:

@@ -44,7 +44,7 @@ PROTOCOL = 5
 MAX_NUMBERS = 2**31
 MAX_NAME = 500
 
-_NEWER = ("metrics", "secure", "roster", "sum_unit", "sum_limit")
+_NEWER = ("metrics", "secure", "roster", "members", "sum_unit", "sum_limit")
 
 Wire = Literal["exact", "float16"]
 Width = Annotated[int, Field(ge=0, le=MAX_NUMBERS)]
@@ -144,6 +144,7 @@ class Manifest(SiloOptions):
     fixed: str = Field(description="digest of what is not trained: buffers and frozen parameters")
     wire: Wire = "exact"
     roster: Name | None = Field(None, description="digest of the silos' public keys, for secure sums")
+    members: int | None = Field(None, description="how many silos a secure sum needs at least")
 
     @model_validator(mode="after")
     def _limit_size(self) -> Manifest:
@@ -163,6 +164,11 @@ class Manifest(SiloOptions):
         """Return how many numbers the parameters and s_e have together."""
         shapes = [*(spec.shape for spec in self.parameters.values()), self.statistic or [0]]
         return sum(math.prod(shape) for shape in shapes)
+
+    @property
+    def fewest(self) -> int:
+        """Return how many silos a secure sum needs at least."""
+        return self.members or len(self.silos)
 
     def require_at_most(self, max_parameters: int) -> None:
         """Raise if the run's network is larger than a silo allows."""
@@ -263,6 +269,7 @@ def make_manifest(
             "fixed": _fixed_digest(model),
             "wire": wire,
             "roster": roster,
+            "members": spec.options.quorum(len(spec.outline.silos)) if spec.options.secure else None,
             "columns": list(spec.outline.columns) or None,
             "preprocessing": None if made is None else made.model_dump(mode="json"),
         },

@@ -16,6 +16,7 @@ from fedilc.privacy.secure_sums import Hex, Offer, Shares, words_digest
 from fedilc.privacy.words import COUNTS, SumForm
 from fedilc.runtimes.remote.wire import MASK, task_name
 from fedilc.section import Section
+from fedilc.storage.files import json_digest
 
 # The field of an answer by phase; masked words are a tensor.
 ANSWERS = {"offer": "offer", "share": "sealed", "sign": "signature", "unmask": "shares"}
@@ -25,7 +26,8 @@ Name = Annotated[str, Field(max_length=500)]
 class SecureAnswer(Section):
     """What a silo answers in one phase: what was asked for, or why not.
 
-    `earlier` are the silos over which it has signed this total before.
+    `earlier` are the silos over which it has signed this total before. `state` is the round of the control
+    variate that its masked words were computed with.
     """
 
     offer: Offer | None = None
@@ -34,6 +36,7 @@ class SecureAnswer(Section):
     shares: Shares | None = None
     refused: Annotated[str, Field(max_length=1000)] | None = None
     earlier: list[Name] | None = None
+    state: Annotated[int, Field(ge=0)] | None = None
 
 
 class SecureMessage(Section):
@@ -53,8 +56,16 @@ def seen_digests(request: Request, run: str, weights_digest: str, sides: Tensor 
     return {
         "task": task_name(request, run, weights_digest),
         "weights": weights_digest,
-        "sides": "" if sides is None else words_digest(sides.numpy()),
+        "content": _content_digest(request, sides),
     }
+
+
+def _content_digest(request: Request, sides: Tensor | None) -> str:
+    """Return the digest of what an answer depends on beside the weights, and the silos in the sum."""
+    tensors = {group: tensors_digest(found) for group, found in sorted(request.tensors.items())}
+    numbers = {name: float(number) for name, number in request.numbers.items()}
+    kept = "" if sides is None else words_digest(sides.numpy())
+    return json_digest({"step": request.step, "numbers": numbers, "tensors": tensors, "sides": kept})
 
 
 def own_digests(request: Request, run: str, sides: Tensor | None) -> dict[str, str]:

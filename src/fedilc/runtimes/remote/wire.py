@@ -179,7 +179,7 @@ def _short(value: object) -> str:
 
 def task_name(request: Request, run: str, weights_digest: str) -> str:
     """Return a task's name: a hash of everything that its reply depends on, the same after a restart."""
-    numbers = sorted(request.numbers.items())
+    numbers = sorted((name, float(number)) for name, number in request.numbers.items())
     facts = [run, request.step, request.round, weights_digest, list(request.silos), numbers]
     digest = hashlib.sha256(json.dumps(facts).encode())
     for group, tensors in sorted(request.tensors.items()):

@@ -79,7 +79,12 @@ def serve(
 
         if sorted(roster.keys) != sorted(run.manifest.silos):
             raise ConfigError("the roster names other silos than the run; make one of the run's silos")
-        runtime = SecureRuntime(queue, run.needed, round_timeout, roster)
+        has_tokens = tokens is not None and address.client_authority is None
+
+        def admits(silo: str) -> bool:
+            return tokens is None or not has_tokens or tokens.current().admits(silo)
+
+        runtime = SecureRuntime(queue, run.needed, round_timeout, roster, admits)
     training = run.training(runtime)
     if len(queue.silos) * 4 * queue.manifest.numbers > 4 * MEMORY_BYTES:
         return_freed_memory(LARGE_BLOCK_BYTES)  # it costs time, and a few small replies do not need it

@@ -385,16 +385,18 @@ class Participant(RunMember):
         if self.secure is not None:
             self.secure.require_fits(manifest, self.name)
         elif manifest.secure:
-            raise ConfigError("the run has secure sums; name this silo's `key` and the `roster`")
+            raise ConfigError(
+                "the run has secure sums: name this silo's `key`, which `fedilc key new` makes, and the "
+                "`roster` of all silos' keys"
+            )
         self._require_same_table(manifest)
         folder = self.limits.state
         self._client = make_client(manifest, self.name, self.make_silo, self.build, self.device, folder)
         self.limits.require_examples(len(self._client.silo), self.name)
         self.limits.remember(manifest, self.http.url, self.name)
-        if self.secure is not None and manifest.secure:
+        if self.secure is not None:
             from fedilc.runtimes.rest.secure_silo import SecureSilo
 
-            assert self.secure.roster is not None
             self.log(f"secure sums over {len(manifest.silos)} silos; roster {self.secure.roster.digest[:16]}")
             folder = self.limits.consent_folder
             self._secure = SecureSilo(self._client, manifest, self.secure, folder, self.log)

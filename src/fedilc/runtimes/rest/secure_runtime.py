@@ -2,7 +2,8 @@
 
 A sum is tried until it succeeds. An attempt asks all silos five times (`privacy/secure_sums.py`); a silo that
 is lost before the list of survivors is signed is left out of it, if enough others remain and no earlier sum
-of the round has it. Otherwise the run waits for it, and another attempt with new keys follows.
+of the round has it. Otherwise the run waits for it, and another attempt with new keys follows. A silo that is
+removed for good, after the statistic of a penalty was summed, costs the round its penalty.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.data.digests import tensors_digest
-from fedilc.errors import ProtocolError, SilosLostError, listed
+from fedilc.errors import ProtocolError, SilosLostError, silos_with_reasons
 from fedilc.federation import Reply, Request
+from fedilc.federation.program import STATE_ROUND
 from fedilc.federation.protocol import TotalReply
+from fedilc.federation.server import WithoutPenaltyError
 from fedilc.privacy.identities import Roster
 from fedilc.privacy.secure_sums import SumCollector, SumContext, threshold
-from fedilc.privacy.words import COUNTS, VALUES, SumForm
+from fedilc.privacy.words import VALUES, SumForm
 from fedilc.runtimes.remote.manifest import Manifest, read_received
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.secure_messages import ANSWERS, SecureAnswer, seen_digests, words_like
@@ -108,6 +111,10 @@ class OpenPhase(OpenRequest):
         if answer.refused is None and answer.earlier is None:
             if found - {ANSWERS.get(self.phase)} or (self.phase != MASK and not found):
                 raise ProtocolError(f"its answer is not one to the phase {self.phase!r}")
+            if self.phase == MASK and (answer.state is None) == (STATE_ROUND in self.step.numbers):
+                raise ProtocolError(
+                    "its masked words must say the round of its control variate, if it has one"
+                )
             tensors, _ = unpack(body, self._like, _HEADER_ROOM)
             reply.words = tensors["words"]["words"] if self.phase == MASK else None
         return reply
@@ -123,6 +130,7 @@ class _Sum:
     weights_digest: str
     exactly: bool
     kept: NDArray[np.bool_] | None = None
+    check_states: Callable[[Mapping[str, int]], None] = lambda _states: None
 
     @property
     def sides(self) -> Tensor | None:
@@ -139,59 +147,94 @@ class _TryAgainError(Exception):
         self.over = tuple(over)
 
 
+class _RemovedError(SilosLostError):
+    """A sum needs a silo that never comes back; `silos` are the others."""
+
+    def __init__(self, sentence: str, silos: Sequence[str]) -> None:
+        super().__init__(sentence)
+        self.silos = tuple(silos)
+
+
 class SecureRuntime(RestRuntime):
     """A runtime over silos that join by HTTP and whose replies the coordinator sees in sums only."""
 
     sums_only = True
 
-    def __init__(self, queue: TaskQueue, min_silos: int, round_timeout: float, roster: Roster) -> None:
-        self.roster = roster
+    def __init__(
+        self,
+        queue: TaskQueue,
+        min_silos: int,
+        round_timeout: float,
+        roster: Roster,
+        admits: Callable[[str], bool] = lambda _silo: True,
+    ) -> None:
+        self.roster, self._admits = roster, admits
         self._refusals: dict[str, tuple[str, int]] = {}
         super().__init__(queue, max(min_silos, threshold(len(roster.keys))), round_timeout)
 
-    def total(self, request: Request, like: Mapping[str, Mapping[str, Tensor]], exactly: bool) -> TotalReply:
+    def total(
+        self,
+        request: Request,
+        like: Mapping[str, Mapping[str, Tensor]],
+        exactly: bool,
+        check_states: Callable[[Mapping[str, int]], None],
+    ) -> TotalReply:
         """Return the sums of a step over all silos asked, or over those that were not lost."""
         step = self.queue.manifest.program.steps[request.step]
         form = SumForm(self.queue.manifest.program, step, len(self.queue.silos))
         digest = tensors_digest(request.weights)
-        counts, kept = None, np.zeros(0, bool)
-        if COUNTS in form.parts:
-            first = _Sum(request, form, COUNTS, digest, exactly)
-            counts, silos = self._repeat(first, request.silos)
-            kept, exactly = form.kept(counts), True
-        else:
-            silos = request.silos
-        words, silos = self._repeat(_Sum(request, form, VALUES, digest, exactly, kept), silos)
-        return form.total(silos, like, words, counts, kept)
+        first = _Sum(request, form, form.parts[0], digest, exactly or form.depends_on_silos)
+        first = replace(first, check_states=check_states)
+        try:
+            found, silos = self._repeat(first, request.silos)
+        except _RemovedError as removed:
+            if not step.sends or len(removed.silos) < self.min_silos:
+                raise
+            raise WithoutPenaltyError(removed.silos, str(removed)) from None
+        try:
+            if first.part == VALUES:
+                return form.total(silos, like, found, None, np.zeros(0, bool))
+            kept = form.kept(found)
+            values, silos = self._repeat(_Sum(request, form, VALUES, digest, True, kept), silos)
+            return form.total(silos, like, values, found, kept)
+        except ProtocolError as error:
+            raise SilosLostError(f"round {request.round}: {error}") from error
 
     def _repeat(self, what: _Sum, silos: Sequence[str]) -> tuple[NDArray[Any], tuple[str, ...]]:
         """Return the total of a sum, and the silos it is over, after as many attempts as it takes."""
         pause, exactly = _FIRST_PAUSE, what.exactly
         while True:
+            request = replace(what.request, silos=tuple(silos))
             try:
-                found = self._attempt(what, tuple(silos), exactly)
+                found = self._attempt(replace(what, request=request), exactly)
                 self._refusals.clear()
                 return found
             except _TryAgainError as again:
                 if again.over:
                     silos, exactly = again.over, True
-                aside = [name for name in silos if self.queue.silos[name].state == "set aside"]
-                if aside and (exactly or len(silos) - len(aside) < self.min_silos):
-                    raise SilosLostError(
-                        f"round {what.request.round} needs {listed(aside)}, which was set aside: a sum "
-                        "without it would reveal its part of another; correct the problem there and resume"
-                    ) from None
-                silos = [name for name in silos if name not in aside]
+                silos = self._without_removed(what, silos, exactly)
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _attempt(
-        self, what: _Sum, silos: tuple[str, ...], exactly: bool
-    ) -> tuple[NDArray[Any], tuple[str, ...]]:
+    def _without_removed(self, what: _Sum, silos: Sequence[str], exactly: bool) -> list[str]:
+        """Return the silos without those that never come back; raise if the sum needs one of them."""
+        revoked = [name for name in silos if not self._admits(name)]
+        self.queue.leave_out_of_run(dict.fromkeys(revoked, "its token was revoked"))
+        aside = [name for name in silos if self.queue.silos[name].state == "set aside"]
+        left = [name for name in silos if name not in aside]
+        if aside and (exactly or len(left) < self.min_silos):
+            reasons = silos_with_reasons(self.queue.reasons(aside))
+            raise _RemovedError(
+                f"round {what.request.round} needs {reasons}: a sum without it would reveal its part of "
+                "another; correct the problem there and resume",
+                left,
+            )
+        return left
+
+    def _attempt(self, what: _Sum, exactly: bool) -> tuple[NDArray[Any], tuple[str, ...]]:
         manifest, request = self.queue.manifest, what.request
-        context = SumContext(
-            manifest.hash, self.roster.digest, request.round, what.form.kind(what.part), secrets.token_hex(8)
-        )
+        silos, kind, attempt = request.silos, what.form.kind(what.part), secrets.token_hex(8)
+        context = SumContext(manifest.hash, self.roster.digest, request.round, kind, attempt, manifest.fewest)
         collector = SumCollector(context, self.roster)
         seen = seen_digests(request, manifest.hash, what.weights_digest, what.sides)
 
@@ -232,7 +275,15 @@ class SecureRuntime(RestRuntime):
             offers,
             lambda s, r: collector.add_sealed(s, _given(r.answer.sealed)),
         )
-        phase(MASK, tuple(collector.sealed), sealed, lambda s, r: collector.add_words(s, _as_words(r.words)))
+        states: dict[str, int] = {}
+
+        def add_words(silo: str, reply: PhaseReply) -> None:
+            collector.add_words(silo, _as_words(reply.words))
+            if reply.answer.state is not None:
+                states[silo] = reply.answer.state
+
+        phase(MASK, tuple(collector.sealed), sealed, add_words)
+        what.check_states(states)
         names = tuple(collector.survivors)
         phase(
             "sign",
@@ -246,7 +297,14 @@ class SecureRuntime(RestRuntime):
             "unmask", names, signatures, lambda s, r: collector.add_shares(s, _given(r.answer.shares)), True
         )
         over = tuple(name for name in request.silos if name in collector.survivors)
-        return collector.total(), over
+        try:
+            total = collector.total()
+        except ProtocolError as error:
+            self._refused("", str(error))
+            raise _TryAgainError from error
+        for liar in collector.liars:
+            self.queue.strike(liar, "it sent a wrong share of a secret")
+        return total, over
 
     def _collect(self, opened: OpenPhase, needed: int, take: Callable[[str, PhaseReply], None]) -> None:
         """Take the answers of a phase until all silos have answered, or `needed` have and the time is up."""
@@ -293,11 +351,13 @@ class SecureRuntime(RestRuntime):
 
     def _refused(self, silo: str, reason: str) -> None:
         """Show why a silo refuses a phase; raise if it refuses again and again for the same reason."""
-        self.queue.note(silo, reason)
+        if silo:
+            self.queue.note(silo, reason)
         before, times = self._refusals.get(silo, ("", 0))
         self._refusals[silo] = reason, times + 1 if before == reason else 1
         if self._refusals[silo][1] >= _MOST_REFUSALS:
-            raise SilosLostError(f"silo {silo!r} refuses: {reason}; correct the problem and resume")
+            who = f"silo {silo!r} refuses: " if silo else ""
+            raise SilosLostError(f"{who}{reason}; correct the problem and resume")
 
 
 def _given(value: Any) -> Any:
