@@ -65,6 +65,12 @@ def test_a_changed_backbone_is_refused_and_a_file_never_names_code(own: str, tmp
         require_same(facts, other, "the run")
 
 
+def test_features_that_are_no_numbers_are_the_backbones_fault(own: str, tmp_path: Path) -> None:
+    backbone = find_backbone(write_module(tmp_path, "tiny_infinite", scale=1e39))
+    with pytest.raises(ModelError, match=r"tiny_infinite:build' returned a NaN or an infinity as a feature"):
+        backbone.features(torch.rand(1, 3, 8, 8))
+
+
 def test_a_backbone_can_be_registered(own: str) -> None:
     register("tiny", find_function(own, "backbone"), "six filters", "2")
     try:

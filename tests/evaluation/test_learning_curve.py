@@ -86,7 +86,9 @@ def test_sizes_leave_enough_others_to_score_them() -> None:
     y, z = site(149)
     assert possible_sizes("binary", y, z, None) == (50,)
     assert possible_sizes("binary", (np.arange(149) < 14).astype(float), z, None) == ()
-    assert answer("binary", []).startswith("There are too few patients for a learning curve")
+    too_few = "There are too few patients for a learning curve: a draw of 50 must leave 50 others to score it"
+    assert answer("binary", []) == f"{too_few}, with 10 events and 10 non-events among them on average."
+    assert answer("regression", []) == f"{too_few}."
 
 
 def test_a_model_that_is_right_as_it_is_is_not_said_to_gain() -> None:

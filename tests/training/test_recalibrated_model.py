@@ -20,7 +20,7 @@ from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import CheckpointError, ConfigError, DataError, ModelError
 from fedilc.models import build_model
 from fedilc.report.html.report import write_html_report
-from fedilc.storage.run_folder import examine
+from fedilc.storage.run_folder import RunFolder, examine
 from fedilc.training.loaded_model import export_model
 from fedilc.training.model_card import coefficients
 
@@ -91,6 +91,13 @@ def test_a_recalibrated_model_can_be_recalibrated_again(run: Path, tmp_path: Pat
     assert "## Recalibration 2 of 2" in (tmp_path / "two" / "model-card.md").read_text()
     with pytest.raises(CheckpointError, match="already holds a run"):
         fedilc.load(run).recalibrated(rows, "intercept", out=tmp_path / "two")
+
+
+def test_a_recalibrated_run_is_not_continued(run: Path, tmp_path: Path) -> None:
+    fedilc.load(run).recalibrated(patients(9, 1.5), "intercept", out=tmp_path / "here")
+    folder = RunFolder(tmp_path / "here")
+    with pytest.raises(CheckpointError, match=r"holds a recalibrated model.*resume the run"):
+        folder.resume(folder.settings())
 
 
 def test_rows_of_a_patient_count_together(run: Path) -> None:

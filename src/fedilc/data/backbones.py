@@ -155,8 +155,13 @@ class Backbone:
         """Return the features of at most `BATCH` pictures; those of a picture do not depend on the others."""
         missing = BATCH - len(pictures)
         padded = torch.cat([pictures, pictures.new_zeros(missing, *pictures.shape[1:])])
-        features: Tensor = self.network(padded)
-        return features[: len(pictures)].float()
+        features: Tensor = self.network(padded)[: len(pictures)].float()
+        if not torch.isfinite(features).all():
+            raise ModelError(
+                f"the backbone {self.name!r} returned a NaN or an infinity as a feature of a picture; check "
+                "its weights, and its mean and std"
+            )
+        return features
 
     def all_features(self, pictures: Tensor) -> Tensor:
         """Return the features of any number of pictures."""

@@ -200,9 +200,11 @@ def answer(task: Task, points: Sequence[CurvePoint]) -> str:
     more than half of the draws, and, for two classes, the mean calibration intercept within 0.2 of 0.
     """
     if not points:
+        kinds = {"binary": "10 events and 10 non-events", "multiclass": "10 of each class", "regression": ""}
+        among = f", with {kinds[task]} among them on average" if kinds[task] else ""
         return (
-            "There are too few patients for a learning curve: a draw of 50 must leave 50 others to score it, "
-            "with 10 events and 10 non-events among them on average (several classes: 10 of each)."
+            f"There are too few patients for a learning curve: a draw of {SIZES[0]} must leave "
+            f"{LEAST_OTHERS} others to score it{among}."
         )
     name = DECIDES[task]
     words = {"log_loss": "log loss", "rmse": "RMSE"}[name]

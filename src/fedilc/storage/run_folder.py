@@ -84,6 +84,11 @@ class RunFolder:
     def resume(self, settings: Mapping[str, Any]) -> Checkpoint | None:
         """Return the checkpoint to continue from; None before the first round. Raise if settings differ."""
         before = self.settings(require_digest=True)
+        if UPDATES in before:
+            raise CheckpointError(
+                f"{self.path} holds a recalibrated model, which cannot be trained on",
+                "resume the run that it was made from, and recalibrate again",
+            )
         require_same(self.path, before, json.loads(json_bytes(settings)))
         for name in before.get(FILES, {}):
             self.require_whole(name)
