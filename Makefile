@@ -17,7 +17,7 @@ $(BIN)/python $(PYTEST) $(1) || failed=yes; \
 test -z "$$failed"
 endef
 
-.PHONY: run test test-all test-fresh browser coverage lint bench wheel clean
+.PHONY: docs run test test-all test-fresh browser coverage lint bench wheel clean
 
 run: .venv/installed
 	$(BIN)/fedilc run
@@ -46,6 +46,10 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site, in docs/_build: static files to open or to publish.
+docs: .venv/installed-dev
+	$(BIN)/python docs/site/build.py
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -77,4 +81,4 @@ wheel: .venv/installed-dev
 	touch $@
 
 clean:
-	rm -rf .venv .venv-flower .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf docs/_build docs/gallery .venv .venv-flower .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

@@ -96,7 +96,7 @@ def train(
         penalty_anneal_rounds, penalty_start: number of first rounds, and lambda in these rounds.
         classifier: name of the layer that gives the logits, for Fishr and CORAL.
 
-    Local steps, in place of the algorithm's own:
+    Local steps instead of those of the algorithm:
         local_steps, local_epochs: number of steps or epochs per round; give one of the two.
         batch_size: examples per local step; "all" is all examples of the silo, and None as many as the
             algorithm says (32 in fedavg).

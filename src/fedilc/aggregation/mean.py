@@ -41,8 +41,10 @@ class Sum(Mean):
 class AndMask(Aggregator):
     """The arithmetic mean of a coordinate if |mean(sign g)| reaches `agreement`, and 0 if not.
 
-    With `rescale` the surviving coordinates of a parameter are divided by their share, which keeps
-    the length of the step.
+    Args:
+        agreement: least absolute mean of the signs of a coordinate.
+        rescale: whether the surviving coordinates of a parameter are divided by their share, which keeps the
+            length of the step.
     """
 
     bounded_terms = MappingProxyType({"signs": 1.0})

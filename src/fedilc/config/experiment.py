@@ -51,8 +51,10 @@ register_source = SOURCES.register
 class Network(Section):
     """A built-in network and its sizes."""
 
-    name: str = "mlp"
-    hidden: list[PositiveInt] | None = None
+    name: str = Field(default="mlp", description="Network by name")
+    hidden: list[PositiveInt] | None = Field(
+        default=None, description="Widths of the hidden layers; none is the network's own"
+    )
 
     def build(self, federation: Federation | SiloStore, seed: int) -> nn.Module:
         """Return the network for a federation's inputs and labels, with weights drawn from `seed`."""
@@ -73,12 +75,12 @@ class Network(Section):
 class Experiment(Options):
     """A whole experiment: data, network, algorithm and settings."""
 
-    name: str = "experiment"
-    summary: str = ""
-    algorithm: str = _ALGORITHM
+    name: str = Field("experiment", description="Name of the run; by default that of the file")
+    summary: str = Field("", description="One line for `fedilc list`")
+    algorithm: str = Field(_ALGORITHM, description="Algorithm by name")
     beside: list[str] = Field([], description="Algorithms that `fedilc run` compares it with")
-    data: SerializeAsAny[Source]
-    model: Network = Network()
+    data: SerializeAsAny[Source] = Field(description="The section [data]: where silos come from")
+    model: Network = Field(Network(), description="The section [model]: the network and its sizes")
 
     @cached_property
     def parts(self) -> Algorithm:

@@ -93,7 +93,9 @@ class FileSource(Source):
     """Silos from tables, which are examined before training: problems stop it, and notes are warnings."""
 
     test: str | None = Field(None, description="the silo that is held out as the test set, or a file")
-    validation_share: float = Field(0.3, ge=0, lt=1)
+    validation_share: float = Field(
+        0.3, ge=0, lt=1, description="share of each silo that is held out for validation"
+    )
 
     @abstractmethod
     def examine(self, seed: int, folder: Path, keep: bool = True) -> Examined:
@@ -230,7 +232,9 @@ class Images(Source):
         None, description="a frozen network, by name or module:function, whose features are the inputs"
     )
     test: str | None = Field(None, description="the domain that is held out as the test set")
-    validation_share: float = Field(0.3, ge=0, lt=1)
+    validation_share: float = Field(
+        0.3, ge=0, lt=1, description="share of each silo that is held out for validation"
+    )
 
     @model_validator(mode="after")
     def _has_size(self) -> Images:
@@ -282,7 +286,7 @@ class Remote(RemoteSource):
         min_length=1, description="the shape of the input, or of each input by name or in order"
     )
     columns: list[str] | None = Field(None, description="the inputs' columns in the silos' tables, in order")
-    loss: LossName = "binary"
+    loss: LossName = Field("binary", description="the kind of task")
     classes: int = Field(1, ge=1, description="the number of classes, for multiclass")
     test: str | None = Field(None, description="a file with the coordinator's own test set")
     label: str = Field("label", description="the label's column in that file")
@@ -325,9 +329,11 @@ class ColorDigits(Source):
     """Small digits inside the package, with a colour that misleads to a different degree in every silo."""
 
     source: str = "color-digits"
-    flips: list[Probability] = Field([0.15, 0.30, 0.45, 0.60, 0.75], min_length=1)
-    test_flip: Probability = 0.90
-    test_label_flip: Probability = 0.15
+    flips: list[Probability] = Field(
+        [0.15, 0.30, 0.45, 0.60, 0.75], min_length=1, description="how often the colour misleads, by silo"
+    )
+    test_flip: Probability = Field(0.90, description="the same at the test site")
+    test_label_flip: Probability = Field(0.15, description="how often labels of the test are wrong")
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """Return the federation; it needs no download."""
@@ -340,8 +346,10 @@ class ColorDigitsShift(Source):
     """The embedded digits with a colour that helps in every silo and misleads at the new site."""
 
     source: str = "color-digits-shift"
-    flips: list[Probability] = Field([0.05, 0.10, 0.20, 0.30], min_length=1)
-    test_flip: Probability = 0.90
+    flips: list[Probability] = Field(
+        [0.05, 0.10, 0.20, 0.30], min_length=1, description="how often the colour misleads, by silo"
+    )
+    test_flip: Probability = Field(0.90, description="the same at the test site")
     label_flip: Probability = Field(0.15, description="how often labels are wrong, in silos and in the test")
     copies: int = Field(8, ge=1, description="copies of each image; all but the first are turned and shifted")
 

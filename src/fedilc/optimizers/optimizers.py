@@ -142,6 +142,13 @@ class FedAdam(torch.optim.Optimizer):
     """Adam as in FedAdam (Reddi et al. 2021): no bias correction, and v starts at eps^2 (their tau^2).
 
     m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w = w - rate m / (sqrt(v) + eps).
+
+    Args:
+        params: parameters to update.
+        lr: learning rate.
+        betas: b1 and b2, the decays of the means of the gradient and of its square.
+        eps: tau, which is added to the root.
+        weight_decay: factor of the parameter that is added to its gradient.
     """
 
     def __init__(

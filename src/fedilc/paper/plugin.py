@@ -157,7 +157,9 @@ class EicuSilos(Source):
     silos: int = Field(20, ge=1, description="the number of silos that train: those with the most patients")
     equal_sizes: bool = Field(True, description="cut each to the size of the smallest of them")
     oversample: bool = Field(True, description="repeat the rarer outcome until both are equally frequent")
-    validation_share: float = Field(0.3, ge=0, lt=1)
+    validation_share: float = Field(
+        0.3, ge=0, lt=1, description="share of each silo that is held out for validation"
+    )
     subset: Share = Field(1.0, description="the share of each training silo to use")
 
     @abstractmethod
