@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from fedilc import LocalSteps, Silo
-from fedilc.gradients import Loss, ModelRunner
+from fedilc.gradients import Loss, ModelRunner, _kernels
 from fedilc.gradients.fast_linear import LEAST_ROWS, LEAST_WIDTH
 from fedilc.gradients.local_steps import Stepped, take_steps
 from fedilc.gradients.perceptron import Perceptron
@@ -71,8 +71,13 @@ def steps_of(runner: ModelRunner, silo: Silo, local: LocalSteps, correction: flo
 )
 @pytest.mark.parametrize("correction", [0.0, 0.2])
 def test_local_steps_have_the_bits_of_autograd(
-    loss: str, settings: dict[str, float], correction: float, generator: torch.Generator
+    loss: str,
+    settings: dict[str, float],
+    correction: float,
+    generator: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(_kernels, "MOST_PRODUCTS", 0)  # the compiled loop has bits of its own
     runner = ModelRunner(build_model("mlp", (2, 3), 1 + (loss == "multiclass"), 0, hidden=[9]), Loss(loss))
     silo, local = silo_for(loss, 37, generator), LocalSteps(**settings)
     by_hand = steps_of(runner, silo, local, correction)

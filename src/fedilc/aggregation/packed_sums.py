@@ -71,8 +71,10 @@ class Sums:
         """Return the sum of all weights, rounded once."""
         if not self.weighted:
             return float(self.count)
-        total = deepcopy(self.weights)
-        total.add(torch.tensor([float(self.count - self.weighted)], dtype=torch.float64))
+        total = self.weights
+        if self.weighted < self.count:
+            total = deepcopy(total)
+            total.add(torch.tensor([float(self.count - self.weighted)], dtype=torch.float64))
         return float(total.total())
 
     def named_sums(self) -> Iterator[tuple[str, ExactSum | SignedLogs]]:

@@ -173,16 +173,24 @@ class SiloComputation:
     def by_hand(self, examples: int) -> Callable[[Any, Tensor], tuple[Tensor, list[Tensor]]] | None:
         """Return a function that computes logits and gradients of this many examples without autograd.
 
-        It has autograd's bits. None stands for all that it does not compute: votes, networks other than
-        perceptrons, other losses than the built-in ones, and more examples than one chunk may hold.
+        It has autograd's bits. None stands for all that `perceptron` leaves out, and for more examples than
+        one chunk may hold.
         """
-        perceptron, loss = self.runner.perceptron, self.loss or self.runner.loss
-        if perceptron is None or self.intra is not None or self.environment_size is not None:
-            return None
-        if not perceptron.takes(self.x, examples, loss) or examples > self.runner.most_examples(self.x):
+        perceptron = self.perceptron(examples)
+        if perceptron is None or examples > self.runner.most_examples(self.x):
             return None
         self.runner.keep_memory()
-        return partial(perceptron.gradients, loss=loss)
+        return partial(perceptron.gradients, loss=self.loss or self.runner.loss)
+
+    def perceptron(self, examples: int) -> Perceptron | None:
+        """Return the model if its mean gradient over so many examples can be computed without autograd.
+
+        None stands for votes, networks other than perceptrons, and losses other than the built-in ones.
+        """
+        found, loss = self.runner.perceptron, self.loss or self.runner.loss
+        if found is None or self.intra is not None or self.environment_size is not None:
+            return None
+        return found if found.takes(self.x, examples, loss) else None
 
     def example_losses(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the loss of each example."""

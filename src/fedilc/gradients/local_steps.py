@@ -11,7 +11,9 @@ from torch import Tensor
 
 from fedilc.algorithms import LocalSteps
 from fedilc.data.inputs import select
+from fedilc.gradients import _kernels
 from fedilc.gradients.computation import SiloComputation
+from fedilc.gradients.perceptron import Perceptron
 from fedilc.optimizers.optimizers import make_optimizer
 from fedilc.seeds import torch_generator
 
@@ -48,6 +50,10 @@ def take_steps(
     """
     names = list(whole.runner.parameters)
     w: list[Tensor] = list(whole.runner.parameters.values())
+    if vector is None and (network := whole.perceptron(local.batch(len(whole.x)))) is not None:
+        flat = torch.cat([parameter.view(-1) for parameter in w]).unsqueeze(0)
+        if _kernels.usable(local, len(whole.x), flat):
+            return _compiled(whole, network, local, round_, flat, correction)
     start = [parameter.clone() for parameter in w]
     added = None if correction is None else [correction[name] for name in names]
     step = _optimizer_step(local, w)
@@ -67,6 +73,34 @@ def take_steps(
     torch._foreach_copy_(w, start)
     mean = dict(zip(names, sums, strict=False))
     return Stepped(dict(zip(names, update, strict=True)), mean, gradients.mean_loss())
+
+
+def _compiled(
+    whole: SiloComputation,
+    network: Perceptron,
+    local: LocalSteps,
+    round_: int,
+    w: Tensor,
+    correction: Mapping[str, Tensor] | None,
+) -> Stepped:
+    """Take the steps of one round, from w as one row, in the compiled loop, without changing the model."""
+    assert isinstance(whole.x, Tensor)
+    parameters = whole.runner.parameters
+    order = orders(len(whole.x), local, whole.seed, round_, whole.name).unsqueeze(0)
+    added = None
+    if correction is not None:
+        added = torch.cat([correction[name].view(-1) for name in parameters]).unsqueeze(0)
+    end, mean, loss = _kernels.take_steps(
+        *(w, whole.x.flatten(1).unsqueeze(0), whole.y.unsqueeze(0), order, torch.zeros(1, dtype=torch.int64)),
+        *(local, [local.learning_rate], network.widths, whole.loss or whole.runner.loss, added),
+    )
+    sizes = [parameter.numel() for parameter in parameters.values()]
+
+    def by_name(row: Tensor) -> dict[str, Tensor]:
+        parts = zip(parameters.items(), row.split(sizes), strict=True)
+        return {name: part.view(parameter.shape) for (name, parameter), part in parts}
+
+    return Stepped(by_name((w - end)[0]), by_name(mean[0]) if correction else {}, float(loss))
 
 
 def _optimizer_step(local: LocalSteps, w: list[Tensor]) -> Callable[[Tensors], None]:
@@ -147,8 +181,17 @@ def batches(examples: int, local: LocalSteps, seed: int, round_: int, silo: str)
     if size == examples:
         yield from [None] * left
         return
-    generator = torch_generator(seed, round_, silo, "batches")
-    while left:
-        for rows in torch.randperm(examples, generator=generator).split(size)[:left]:
+    for order in orders(examples, local, seed, round_, silo):
+        for rows in order.split(size)[:left]:
             yield rows
             left -= 1
+
+
+def orders(examples: int, local: LocalSteps, seed: int, round_: int, silo: str) -> Tensor:
+    """Return the order of the examples in each epoch; steps on all examples need one only, as they are."""
+    size = local.batch(examples)
+    if size == examples:
+        return torch.arange(examples).unsqueeze(0)
+    epochs = -(-local.count(examples) // -(-examples // size))
+    generator = torch_generator(seed, round_, silo, "batches")
+    return torch.stack([torch.randperm(examples, generator=generator) for _ in range(epochs)])

@@ -11,7 +11,7 @@ These are the operations that autograd would call, on tensors of the same layout
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -58,8 +58,13 @@ class Perceptron:
             for p in flat
         ):
             return None
-        widths = {width for weight, _ in layers for width in weight.shape}
-        return cls(layers, any(width >= LEAST_WIDTH and width % LANES for width in widths))
+        found = cls(layers, odd=False)
+        return replace(found, odd=any(width >= LEAST_WIDTH and width % LANES for width in found.widths))
+
+    @property
+    def widths(self) -> list[int]:
+        """Return the number of inputs, and of each layer's outputs."""
+        return [self.layers[0][0].shape[1], *(len(weight) for weight, _ in self.layers)]
 
     def takes(self, x: object, examples: int, loss: Loss) -> bool:
         """Return whether the gradient over so many examples, like these, can be computed by hand.

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from fedilc.algorithms import LocalSteps
 from fedilc.errors import ModelError
+from fedilc.gradients import _kernels
 from fedilc.gradients.environments import Layout, lay_out, lay_out_mean
 from fedilc.gradients.forward import BackwardStarts, Pass
-from fedilc.gradients.local_steps import batches
+from fedilc.gradients.local_steps import batches, orders
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.perceptron import Perceptron
 from fedilc.optimizers.optimizers import make_optimizer
@@ -55,6 +56,7 @@ class StackedNetwork:
     Attributes:
         sizes: the shape of each parameter of the widest model, by name.
         size: the number of parameters of the widest model.
+        widths: the number of inputs of the widest model, and of each layer's outputs.
     """
 
     def __init__(self, model: nn.Module, width: int) -> None:
@@ -79,6 +81,7 @@ class StackedNetwork:
             )
             for weight, bias in perceptron.layers
         ]
+        self.widths = [width, *(layer.shape[0] for layer in self.layers)]
         self.classifier = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
 
     def row(self, model: nn.Module) -> Tensor:
@@ -290,6 +293,9 @@ class StackedSilo:
         correction: Tensor | None = None,
     ) -> StackedComputed:
         """Take the local steps of one round; return w - w_e, the mean losses and the mean gradients."""
+        plain = vector is None and self.intra is None and self.environment_size is None
+        if plain and self.loss.entry.function is None and _kernels.usable(local, self.examples, weights):
+            return self._compiled(weights, local, rates, round_, correction)
         now, steps = weights.clone(), local.count(self.examples)
         mean, losses, count = torch.zeros_like(weights), torch.zeros(len(weights), dtype=torch.float64), 0
         move = _mover(local, rates, now)
@@ -304,6 +310,22 @@ class StackedSilo:
                 total = total + local.proximal * (now - weights)
             move(total)
         return StackedComputed(weights - now, None, losses / count, mean)
+
+    def _compiled(
+        self,
+        weights: Tensor,
+        local: LocalSteps,
+        rates: Sequence[float],
+        round_: int,
+        correction: Tensor | None,
+    ) -> StackedComputed:
+        """Take the local steps in the compiled loop: each model has the bits of its own run."""
+        distinct = {seed: place for place, seed in enumerate(dict.fromkeys(self.seeds))}
+        each = [orders(self.examples, local, seed, round_, self.name) for seed in distinct]
+        which = torch.tensor([distinct[seed] for seed in self.seeds])
+        given = weights, self.x, self.y, torch.stack(each), which, local, rates, self.network.widths
+        end, means, losses = _kernels.take_steps(*given, self.loss, correction)
+        return StackedComputed(weights - end, None, losses, means)
 
     def _batches(self, local: LocalSteps, round_: int) -> Iterator[StackedSilo]:
         """Yield the examples of each step: each model has the batches that its own run would have."""
