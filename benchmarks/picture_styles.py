@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter, ImageOps
 
 from fedilc.data.download import data_folder
-from fedilc.evaluation.estimates import difference
 from fedilc.evaluation.intervals import mean_interval
 from fedilc.paper.image_benchmarks import read_cifar10
 from fedilc.seeds import numpy_generator
@@ -80,7 +79,7 @@ def study(
     read = time.perf_counter() - started
     plan = StudyPlan(data, usual_settings(data, given).with_given(given))
     result = run_study(plan, out, jobs=jobs)
-    methods = list(result.outputs[plan.held_out[0]])
+    methods = list(result.scores[plan.held_out[0]])
     return {
         "reading": read,
         "seconds": time.perf_counter() - started,
@@ -106,8 +105,8 @@ def study(
 
 def apart(result: StudyResult, method: str, score: str) -> str:
     """Return the mean difference from the baseline over held-out styles, with its interval."""
-    found = [difference(at[method][score], at[BASELINE][score]) for at in result.scores.values()]
-    return str(mean_interval(found))
+    found = [result.difference(site, method, BASELINE, score) for site in result.sites]
+    return str(mean_interval([one for one in found if one is not None]))
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:

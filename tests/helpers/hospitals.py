@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from fedilc.algorithms.loss_registry import has_classes
 from fedilc.data.tables.silo_tables import read_tables
 from fedilc.data.tables.table_settings import TableSettings
-from fedilc.evaluation.estimates import Estimate
-from fedilc.evaluation.metrics import SCORES
+from fedilc.evaluation.estimates import support
 from fedilc.report.score_tables import Study
 from fedilc.report.study_files import study_facts
 from fedilc.storage.files import read_tensors
 from fedilc.studies.study.data import StudyData, StudyTables
 from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.scoring import asked_by, class_counts
+from fedilc.studies.study.site_scores import Limits, MethodScores, Score, SiteScores
 from fedilc.studies.study.tasks import Task
 
 # Settings of a study that has one way to scale numbers and one network, so that few models are trained.
@@ -67,26 +70,62 @@ def study_table(folder: Path, frame: pl.DataFrame, name: str = "patients") -> St
 
 def made_result(plan: StudyPlan, levels: Mapping[str, float]) -> StudyResult:
     """Return a study without runs: every score of a method is its level, and a bit more at each next site."""
-    influence = np.array([0.02])
-    names = SCORES[plan.data.loss]
-    scores = {
-        site: {
-            method: {score: Estimate(level + 0.001 * place, influence) for score in names}
-            for method, level in levels.items()
-        }
+    values = {
+        site: {method: level + 0.001 * place for method, level in levels.items()}
         for place, site in enumerate(plan.held_out)
     }
-    by_seed = {
-        site: {method: {score: [v.value] for score, v in of.items()} for method, of in methods.items()}
-        for site, methods in scores.items()
-    }
+    sites = made_sites(plan, values)
     shapes = {site: (len(plan.data.labels[site]), plan.data.outputs) for site in plan.held_out}
     outputs = {
-        site: {method: [np.full(shapes[site], level)] for method, level in levels.items()} for site in scores
+        site: {method: [np.full(shapes[site], level)] for method, level in levels.items()} for site in sites
     }
     choice = Choice({"learning_rate": 0.1}, 7, 0.5, {6: 0.6, 7: 0.5})
-    choices = {site: dict.fromkeys(levels, choice) for site in scores}
-    return StudyResult(plan, choices, outputs, scores, by_seed, {})
+    choices = {site: dict.fromkeys(levels, choice) for site in sites}
+    return StudyResult(plan, choices, sites, {}, outputs=outputs)
+
+
+def made_sites(
+    plan: StudyPlan, values: Mapping[str, Mapping[str, float]], error: float = 0.02
+) -> dict[str, SiteScores]:
+    """Return documents in which every score of a method at a site is this value, with this standard error.
+
+    Two methods differ alike for every example, so that the variance of their difference is 0.
+    """
+    asked, sites = asked_by(plan), {}
+    for site, levels in values.items():
+        y = plan.data.labels[site]
+        sites[site] = SiteScores(
+            site=site,
+            min_events=10,
+            min_cell=1,
+            examples=len(y),
+            classes=class_counts(y) if has_classes(plan.data.loss) else None,
+            reasons={score: support(asked.loss, y, score).reason for score in asked.scores},
+            methods={
+                method: MethodScores(scores={score: made_score(value, error) for score in asked.scores})
+                for method, value in levels.items()
+            },
+            apart={score: [[0.0] * before for before in range(len(levels))] for score in asked.scores},
+        )
+    return sites
+
+
+def made_score(value: float, error: float) -> Score:
+    """Return a score of one seed."""
+    found, variance = Limits(value=value, low=value - 2 * error, high=value + 2 * error), error**2
+    return Score(found=found, seeds=(value,), variance=variance, analysis=(value, variance), comparable=True)
+
+
+NO_SCORE = Score(found=Limits(), seeds=(None,))
+
+
+def with_score(result: StudyResult, site: str, method: str, metric: str, score: Score) -> StudyResult:
+    """Return a result with another score of a method at a site."""
+    document = result.sites[site]
+    of = document.methods[method]
+    changed = of.model_copy(update={"scores": of.scores | {metric: score}})
+    at_site = document.model_copy(update={"methods": document.methods | {method: changed}})
+    return replace(result, sites=result.sites | {site: at_site})
 
 
 def compared_study(folder: Path, sites: int) -> Study:
@@ -94,8 +133,8 @@ def compared_study(folder: Path, sites: int) -> Study:
     data = study_table(folder, hospitals(sites, rows=8))
     plan = StudyPlan(data, StudySettings(algorithms=("fedavg", "geometric"), references=False))
     result = made_result(plan, {"fedavg": 0.7, "geometric": 0.8})
-    for methods in result.scores["H0"].values():
-        methods["auroc"] = Estimate(np.nan, np.zeros(0))
+    for method in ("fedavg", "geometric"):
+        result = with_score(result, "H0", method, "auroc", NO_SCORE)
     return study_facts(result)
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 import torch
-from hospitals import hospitals, made_result, study_table
+from hospitals import NO_SCORE, hospitals, made_result, study_table, with_score
 
 from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
-from fedilc.evaluation.estimates import Estimate
 from fedilc.report.study_files import predictions, read_study, study_facts, write_study
 from fedilc.studies.study.data import StudyArrays
 from fedilc.studies.study.declaration import declaration
@@ -44,9 +42,7 @@ def test_what_is_written_is_returned_and_read_back(tmp_path: Path) -> None:
 
 
 def test_a_score_that_is_not_estimable_is_null_with_the_reason(tmp_path: Path) -> None:
-    result = found(tmp_path)
-    result.scores["H1"]["fedavg"]["auroc"] = Estimate(np.nan, np.zeros(0))
-    result.by_seed["H1"]["fedavg"]["auroc"] = [np.nan]
+    result = with_score(found(tmp_path), "H1", "fedavg", "auroc", NO_SCORE)
     facts = json.loads(json.dumps(study_facts(result), allow_nan=False))
     assert facts["sites"]["H1"]["fedavg"]["auroc"] == {
         "value": None,

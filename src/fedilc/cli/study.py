@@ -311,7 +311,7 @@ def study(
     if settings.sensitivity:
         say(console, "once more without indicators of missing values")
         with work_bars(console) as show:
-            without = run_without_indicators(plan, folder, at_a_time, show)
+            without = run_without_indicators(result, folder, at_a_time, show)
     with stage_progress(console):
         found = write_study(folder, result, declared.digest if declared is not None else None, without)
         if isinstance(read, StudyTables):

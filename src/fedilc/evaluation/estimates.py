@@ -30,11 +30,50 @@ _BY_CLASS = (
 
 
 @dataclass(frozen=True)
+class Floors:
+    """How few patients may still be told of; the owner of the data decides.
+
+    Attributes:
+        min_events: how many examples of the rarest kind a score needs.
+        min_cell: how many examples of each class every count needs that is told; 1 is no floor.
+    """
+
+    min_events: int = MIN_COUNT
+    min_cell: int = 1
+
+    def least(self) -> int:
+        """Return how many examples of the rarest kind a score needs."""
+        return max(self.min_events, self.min_cell)
+
+    def allow(self, events: int, others: int) -> bool:
+        """Return whether these two counts may be told together.
+
+        With a floor, a count of 0 beside another one is too small too: it says of everybody counted by the
+        other one to which class they belong. Two counts of 0 speak of nobody.
+
+        >>> floors = Floors(min_cell=10)
+        >>> floors.allow(10, 12), floors.allow(0, 12), floors.allow(0, 0), Floors().allow(0, 1)
+        (True, False, True, True)
+        """
+        return self.min_cell == 1 or events == others == 0 or min(events, others) >= self.min_cell
+
+
+NO_FLOORS = Floors()
+
+
+@dataclass(frozen=True)
 class Support:
-    """What a score rests on: how many examples of the kind of which there are fewest, and that kind."""
+    """What a score rests on: how many examples of the kind of which there are fewest, and that kind.
+
+    Attributes:
+        count: how many.
+        kind: of what, such as "events".
+        floors: how many a score needs, and from which count on it is told.
+    """
 
     count: int
     kind: str
+    floors: Floors = NO_FLOORS
 
     @property
     def reason(self) -> str | None:
@@ -42,8 +81,10 @@ class Support:
 
         >>> Support(8, "non-events").reason, Support(0, "events").reason, Support(10, "events").reason
         ('8 non-events, fewer than 10', 'no events', None)
+        >>> Support(8, "events", Floors(min_cell=5)).reason, Support(3, "events", Floors(min_cell=5)).reason
+        ('8 events, fewer than 10', 'fewer than 10 events')
         """
-        return self._fewer_than(MIN_COUNT)
+        return self._fewer_than(self.floors.least())
 
     @property
     def caution(self) -> str | None:
@@ -57,40 +98,52 @@ class Support:
     def _fewer_than(self, limit: int) -> str | None:
         if self.count >= limit:
             return None
+        if self.count < self.floors.min_cell > 1:
+            return f"fewer than {limit} {self.kind}"
         return f"{_counted(self.count, self.kind)}, fewer than {limit}" if self.count else f"no {self.kind}"
 
 
-def support(loss: str, y: Any, score: str, patients: Any = None, models: Any = None) -> Support:
+def support(
+    loss: str,
+    y: Any,
+    score: str,
+    patients: Any = None,
+    models: Any = None,
+    floors: Floors = NO_FLOORS,
+) -> Support:
     """Return what a score rests on at examples with these labels, or at patients if these are given.
 
     `models` says, by any number, which model predicts each example; None if one model predicts all.
 
-    >>> support("binary", [1] * 8 + [0] * 7992, "auroc")
-    Support(count=8, kind='events')
-    >>> support("binary", [1] * 8 + [0] * 7992, "log_loss")
-    Support(count=8000, kind='examples')
-    >>> support("binary", [1, 1, 1, 0, 0, 0], "auroc", [5, 5, 6, 6, 7, 8])
-    Support(count=2, kind='patients with events')
+    >>> support("binary", [1] * 8 + [0] * 7992, "auroc").count
+    8
+    >>> found = support("binary", [1, 1, 1, 0, 0, 0], "auroc", [5, 5, 6, 6, 7, 8])
+    >>> found.count, found.kind
+    (2, 'patients with events')
     """
+
+    def of_kind(count: int, kind: str) -> Support:
+        return Support(count, kind, floors)
+
     labels = np.asarray(y)
     if models is not None and score == "auroc":
         kept = one_model(labels, models)
         if not kept.any():
-            return Support(0, "pairs of an event and a non-event that one model predicts")
+            return of_kind(0, "pairs of an event and a non-event that one model predicts")
         labels, patients = labels[kept], None if patients is None else np.asarray(patients)[kept]
     of = "patients with " if patients is not None else ""
     if task_of(loss) == "binary" and score in _BY_CLASS:
         event = labels > 0.5
         named = ((event, "events"), (~event, "non-events"))
-        kinds = [Support(_distinct(rows, patients), f"{of}{kind}") for rows, kind in named]
+        kinds = [of_kind(_distinct(rows, patients), f"{of}{kind}") for rows, kind in named]
         return min(kinds, key=lambda kind: kind.count)
     if task_of(loss) == "multiclass" and score in _BY_CLASS:
         counts = [_distinct(labels == label, patients) for label in np.unique(labels)]
         if len(counts) < 2:
-            return Support(0, f"{of}examples of a second class")
-        return Support(min(counts), f"{of}examples of the rarest class")
+            return of_kind(0, f"{of}examples of a second class")
+        return of_kind(min(counts), f"{of}examples of the rarest class")
     every = np.ones(len(labels), bool)
-    return Support(_distinct(every, patients), "examples" if patients is None else "patients")
+    return of_kind(_distinct(every, patients), "examples" if patients is None else "patients")
 
 
 def _distinct(rows: NDArray[np.bool_], patients: Any) -> int:
@@ -98,17 +151,24 @@ def _distinct(rows: NDArray[np.bool_], patients: Any) -> int:
     return int(rows.sum()) if patients is None else len(np.unique(np.asarray(patients)[rows]))
 
 
-def limits_support(loss: str, y: Any, score: str, patients: Any = None, models: Any = None) -> Support:
+def limits_support(
+    loss: str,
+    y: Any,
+    score: str,
+    patients: Any = None,
+    models: Any = None,
+    floors: Floors = NO_FLOORS,
+) -> Support:
     """Return what the interval of a score rests on: of log loss and Brier score, the events too.
 
     The losses of events and of non-events differ, so that a mean of many examples and few events has a value,
     but its variance is that of the few.
 
-    >>> limits_support("binary", [1] * 8 + [0] * 7992, "log_loss")
-    Support(count=8, kind='events')
+    >>> limits_support("binary", [1] * 8 + [0] * 7992, "log_loss").reason
+    '8 events, fewer than 10'
     """
     by_class = task_of(loss) == "binary" and score in ("log_loss", "brier")
-    return support(loss, y, "log_loss_refitted" if by_class else score, patients, models)
+    return support(loss, y, "log_loss_refitted" if by_class else score, patients, models, floors)
 
 
 def size(loss: str, y: Any, patients: Any = None) -> str:
@@ -121,10 +181,18 @@ def size(loss: str, y: Any, patients: Any = None) -> str:
     """
     labels = np.asarray(y)
     of = "" if patients is None else f" of {_counted(len(np.unique(patients)), 'patients')}"
-    if task_of(loss) != "binary":
-        return _counted(len(labels), "examples") + of
-    events = int((labels > 0.5).sum())
-    return f"{_counted(events, 'events')} and {_counted(len(labels) - events, 'non-events')}{of}"
+    return size_of(len(labels), int((labels > 0.5).sum()) if task_of(loss) == "binary" else None) + of
+
+
+def size_of(examples: int, events: int | None) -> str:
+    """Return how many examples there are, and how many of them are events if that is known.
+
+    >>> size_of(8000, 8), size_of(1200, None)
+    ('8 events and 7,992 non-events', '1,200 examples')
+    """
+    if events is None:
+        return _counted(examples, "examples")
+    return f"{_counted(events, 'events')} and {_counted(examples - events, 'non-events')}"
 
 
 def _counted(count: int, kind: str) -> str:
@@ -147,6 +215,11 @@ class Estimate:
     influence: Floats
     between_seeds: float = 0.0
     smoothed: float | None = None
+
+    @classmethod
+    def of(cls, value: float, variance: float) -> Estimate:
+        """Return an estimate whose variance alone is known, and not what each example adds to it."""
+        return cls(value, np.sqrt([variance]))
 
     @property
     def variance(self) -> float:
@@ -181,6 +254,62 @@ SCALES: Mapping[str, Scale] = {
 }
 
 
+@dataclass(frozen=True)
+class Estimates:
+    """One score of the models of one or more seeds on one set of examples.
+
+    Attributes:
+        support: what it rests on.
+        limits: what its interval rests on.
+        seeds: its value by seed; NaN if it is not estimable.
+        own: the mean over seeds on the score's own scale, for means over sites and differences; None if it is
+            not estimable. Log loss and Brier score of few events are among them: one site's interval must
+            not rest on its few events, but a mean over sites does so only in part.
+        analysis: the same on the scale of `SCALES`, for limits and random effects; None if there are too few
+            examples for its variance.
+    """
+
+    support: Support
+    limits: Support
+    seeds: list[float]
+    own: Estimate | None = None
+    analysis: Estimate | None = None
+
+
+def estimates(
+    loss: str,
+    score: str,
+    y: Any,
+    outputs: Sequence[Any],
+    patients: Any = None,
+    models: Any = None,
+    floors: Floors = NO_FLOORS,
+) -> Estimates:
+    """Return a score of the models of one or more seeds on a set of examples, on both scales.
+
+    Args:
+        loss: its name, such as "binary"; a score depends on its task alone.
+        score: its name, as in the module's table.
+        y: one label per example.
+        outputs: per seed, one logit or number per example, or one logit per class.
+        patients: whose each example is, by any number; None if every example is a patient of its own.
+        models: which model predicts each example, by any number; None if one predicts all.
+        floors: how many examples a score needs.
+
+    >>> found = estimates("binary", "auroc", [0, 1] * 20, [[0.1, 0.9, 0.6, 0.4] * 10])
+    >>> found.own.value, round(found.analysis.value, 4), round(found.analysis.variance ** 0.5, 4)
+    (0.75, 1.0986, 0.4326)
+    """
+    about = [of(loss, y, score, patients, models, floors) for of in (support, limits_support)]
+    found = None if about[0].reason is not None else _by_seed(loss, score, y, outputs, models)
+    if found is None:
+        return Estimates(about[0], about[1], [float("nan")] * len(outputs))
+    own = _over_seeds(found, patients)
+    enough = about[1].reason is None
+    analysis = _over_seeds([_transformed(one, SCALES[score]) for one in found], patients) if enough else None
+    return Estimates(about[0], about[1], [one.value for one in found], own, analysis)
+
+
 def estimate(
     loss: str,
     score: str,
@@ -191,56 +320,48 @@ def estimate(
     *,
     own_scale: bool = False,
 ) -> Estimate | None:
-    """Return a score of the models of one or more seeds on a set of examples; None if it is not estimable.
+    """Return a score with its variance on the scale of the module's table; None if it is not estimable.
 
-    Args:
-        loss: its name, such as "binary"; a score depends on its task alone.
-        score: its name, as in the module's table.
-        y: one label per example.
-        outputs: per seed, one logit or number per example, or one logit per class.
-        patients: whose each example is, by any number; None if every example is a patient of its own.
-        models: which model predicts each example, by any number; None if one predicts all.
-        own_scale: whether to stay on the score's own scale, as for differences of two methods.
+    `own_scale` is whether to stay on the score's own scale; the other arguments are those of `estimates`.
 
     >>> found = estimate("binary", "auroc", [0, 1] * 20, [[0.1, 0.9, 0.6, 0.4] * 10])
     >>> round(found.value, 4), round(found.variance ** 0.5, 4)
     (1.0986, 0.4326)
     """
-    if limits_support(loss, y, score, patients, models).reason is not None:
+    found = estimates(loss, score, y, outputs, patients, models)
+    if found.limits.reason is not None:
         return None
-    return _over_seeds(loss, score, y, outputs, patients, models, IDENTITY if own_scale else SCALES[score])
+    return found.own if own_scale else found.analysis
 
 
 def own_estimate(
     loss: str, score: str, y: Any, outputs: Sequence[Any], patients: Any = None, models: Any = None
 ) -> Estimate:
-    """Return a score on its own scale, for means over sites and differences; NaN if it is not estimable.
-
-    Log loss and Brier score of few events are among them: one site's interval must not rest on its few
-    events, but a mean over sites does so only in part.
+    """Return a score on its own scale; NaN if it is not estimable.
 
     >>> own_estimate("binary", "brier", [0, 1] * 5, [[-1.0, 1.0] * 5]).value.__round__(4)
     0.0723
     """
-    found = None
-    if support(loss, y, score, patients, models).reason is None:
-        found = _over_seeds(loss, score, y, outputs, patients, models, IDENTITY)
+    found = estimates(loss, score, y, outputs, patients, models).own
     return Estimate(float("nan"), np.zeros(0)) if found is None else found
 
 
-def _over_seeds(
-    loss: str, score: str, y: Any, outputs: Sequence[Any], patients: Any, models: Any, scale: Scale
-) -> Estimate | None:
-    """Return the mean of a score over seeds on a scale; None if a seed has none."""
+def _by_seed(loss: str, score: str, y: Any, outputs: Sequence[Any], models: Any) -> list[Estimate] | None:
+    """Return a score by seed on its own scale; None if a seed has none."""
     labels = np.asarray(y, float)
     found = []
     for given in outputs:
         drawn = np.asarray(given, float)
         drawn = drawn if task_of(loss) == "multiclass" else drawn.reshape(len(labels))
         one = _auroc(labels, drawn, models) if score == "auroc" else _ESTIMATORS[score](labels, drawn)
-        if one is None:
+        if one is None or not np.isfinite(one.value):
             return None
-        found.append(one if scale is IDENTITY else _transformed(one, scale))
+        found.append(one)
+    return found
+
+
+def _over_seeds(found: Sequence[Estimate], patients: Any) -> Estimate | None:
+    """Return the mean over seeds; None if one is infinite on this scale."""
     values = [one.value for one in found]
     if not np.isfinite(values).all():
         return None

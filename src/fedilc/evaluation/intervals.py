@@ -21,16 +21,8 @@ from typing import Any
 import numpy as np
 
 from fedilc.algorithms.loss_registry import task_of
-from fedilc.evaluation.estimates import (
-    IDENTITY,
-    SCALES,
-    Estimate,
-    estimate,
-    limits_support,
-    own_estimate,
-    support,
-)
-from fedilc.evaluation.metrics import SCORES, scores
+from fedilc.evaluation.estimates import IDENTITY, SCALES, Estimate, Estimates, estimates
+from fedilc.evaluation.metrics import SCORES
 
 LEVEL = 0.95
 NOT_ESTIMABLE = "not estimable"
@@ -122,40 +114,26 @@ def score_interval(
     """Return a score of the models of one or more seeds on a set of examples, with its interval.
 
     The value is the mean over seeds. Log loss and Brier score have no interval if there are so few events or
-    non-events that their variance is not known.
-
-    Args:
-        loss: its name, such as "binary"; a score depends on its task alone.
-        score: its name.
-        y: one label per example.
-        outputs: per seed, one logit or number per example, or one logit per class.
-        patients: whose each example is, by any number; None if every example is a patient of its own.
-        models: which model predicts each example, by any number; None if one predicts all.
-        level: how often the limits hold the score of the population that the examples are drawn from.
+    non-events that their variance is not known. Arguments are those of `estimates`; `level` is how often the
+    limits hold the score of the population that the examples are drawn from.
 
     >>> print(score_interval("binary", "auroc", [0, 1] * 50, [[0.1, 0.9, 0.6, 0.4] * 25]))
     0.750 [0.639, 0.836] (caution: 50 events, fewer than 100)
     """
-    found = support(loss, y, score, patients, models)
-    values = [score_value(loss, score, y, one, models) for one in outputs]
-    if found.reason is not None or not np.isfinite(values).all():
-        return Interval(None, None, None, reason=found.reason)
-    value = float(np.mean(values))
-    of_limits = limits_support(loss, y, score, patients, models)
-    told = Interval(value, None, None, caution=of_limits.caution or of_limits.reason)
-    one = None if of_limits.reason is not None else estimate(loss, score, y, outputs, patients, models)
+    return interval_of(score, estimates(loss, score, y, outputs, patients, models), len(y), level)
+
+
+def interval_of(score: str, found: Estimates, rows: int, level: float = LEVEL) -> Interval:
+    """Return a score with its interval; `rows` is the number of examples that it was estimated on."""
+    if found.own is None:
+        return Interval(None, None, None, reason=found.support.reason)
+    told = Interval(found.own.value, None, None, caution=found.limits.caution or found.limits.reason)
+    one = found.analysis
     if one is None:
         return told
-    repeated = patients is not None and len(one.influence) < len(y)
-    low, high = _limits(score, one, value, level, len(one.influence) - 1 if repeated else None)
+    repeated = len(one.influence) < rows  # one influence per patient
+    low, high = _limits(score, one, found.own.value, level, len(one.influence) - 1 if repeated else None)
     return replace(told, low=low, high=high)
-
-
-def score_value(loss: str, score: str, y: Any, outputs: Any, models: Any = None) -> float:
-    """Return a score of one seed's outputs; NaN if it is not defined."""
-    if score == "auroc" and models is not None:
-        return own_estimate(loss, score, y, [outputs], models=models).value
-    return float(scores(loss, y, outputs, only=score)[score][0])
 
 
 def score_intervals(loss: str, y: Any, outputs: Any, patients: Any = None) -> dict[str, Interval]:

@@ -243,6 +243,7 @@ def compare_methods(
     higher_is_better: bool,
     tested: bool = True,
     level: float = LEVEL,
+    apart: Mapping[str, BySite] | None = None,
 ) -> dict[str, Comparison]:
     """Compare every other method with the reference over the sites, corrected for being many.
 
@@ -253,11 +254,14 @@ def compare_methods(
         higher_is_better: whether a higher score is better.
         tested: whether there are p-values: for one score that was named before, and no other.
         level: of all tests together.
+        apart: by method and site, its difference from the reference; None computes it from influences.
     """
     others = [name for name in methods if name != reference]
-    found = {
-        name: _compare(methods[name], methods[reference], training, level / len(others)) for name in others
-    }
+    found = {}
+    for name in others:
+        ours, theirs = methods[name], methods[reference]
+        own = {site: difference(ours[site], theirs[site]) for site in ours} if apart is None else apart[name]
+        found[name] = _compare(ours, theirs, own, training, level / len(others))
     if not tested:
         return {name: replace(one, p=None) for name, one in found.items()}
     p_values = {name: one.p for name, one in found.items() if one.p is not None}
@@ -268,8 +272,7 @@ def compare_methods(
     return found
 
 
-def _compare(ours: BySite, reference: BySite, training: int, level: float) -> Comparison:
-    apart = {site: difference(ours[site], reference[site]) for site in ours}
+def _compare(ours: BySite, reference: BySite, apart: BySite, training: int, level: float) -> Comparison:
     values, theirs = ([of[site].value for site in ours] for of in (ours, reference))
     over_sites, p = mean_difference(
         _differences(values, theirs),

@@ -95,13 +95,13 @@ def study_facts(
                 method: {
                     metric: {
                         **asdict(result.interval(site, method, metric)),
-                        "seeds": [_finite(value) for value in result.by_seed[site][method][metric]],
+                        "seeds": list(scores[metric].seeds),
                     }
                     for metric in metrics
                 }
-                for method in found
+                for method, scores in found.items()
             }
-            for site, found in counted("intervals of sites", list(result.scores.items()))
+            for site, found in result.scores.items()
         },
         "next_site": {
             method: {metric: asdict(result.next_site(method, metric)) for metric in _at_next_site(result)}
@@ -146,9 +146,10 @@ def predictions(result: StudyResult) -> pl.LazyFrame:
     """
     parts = []
     data = result.plan.data
-    everyone = data.patients_of(list(result.outputs))
+    outputs_at = result.outputs or {}
+    everyone = data.patients_of(list(outputs_at))
     first = 0
-    for site, methods in result.outputs.items():
+    for site, methods in outputs_at.items():
         y = data.labels[site]
         rows: dict[str, Any] = {"label": y.astype(float)}
         if everyone is not None:
@@ -226,7 +227,3 @@ def _against(result: StudyResult, other: str, metric: str) -> dict[str, Any]:
     found, following = result.against(other, metric), result.next_difference(result.headline, metric, other)
     over = {} if found is None else {**asdict(found.over_sites), "sites": len(found.by_site)}
     return {**over, "next_low": following.low, "next_high": following.high}
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None

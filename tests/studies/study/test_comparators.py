@@ -128,7 +128,9 @@ def test_federated_and_pooled_logistic_regression_are_the_same_and_those_of_scik
     assert result.outputs["H1"]["logistic"][0] == pytest.approx(
         result.outputs["H1"]["pooled logistic"][0], abs=1e-7
     )
-    assert result.by_seed["H1"]["logistic"]["auroc"][0] == result.by_seed["H1"]["logistic"]["auroc"][1]
+    assert (
+        result.scores["H1"]["logistic"]["auroc"].seeds[0] == result.scores["H1"]["logistic"]["auroc"].seeds[1]
+    )
 
 
 def test_ridge_regression_of_quantities_is_that_of_scikit_learn_in_their_units(tmp_path: Path) -> None:
@@ -224,7 +226,7 @@ def test_the_procedure_is_the_method_of_lowest_loss_at_the_training_sites(tmp_pa
         assert losses[method] == min(losses.values()) or method == "logistic"
         assert method == chosen_method(result.choices[site], result.algorithms, "logistic")
         assert result.outputs[site]["chosen"] is result.outputs[site][method]
-        assert result.by_seed[site]["chosen"] == result.by_seed[site][method]
+        assert result.scores[site]["chosen"] == result.scores[site][method]
     assert result.headline == "chosen"
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hospitals import hospitals, made_result, study_table
+from hospitals import NO_SCORE, hospitals, made_result, study_table, with_score
 from scipy.special import expit
 
-from fedilc.evaluation.estimates import Estimate, difference, estimate
+from fedilc.evaluation.estimates import difference, estimate
 from fedilc.evaluation.metrics import scores
 from fedilc.evaluation.next_site import random_effects
 from fedilc.studies.study.plan import StudyPlan, StudySettings
@@ -25,14 +25,14 @@ def plan(tmp_path: Path) -> StudyPlan:
 
 def test_a_site_at_which_a_method_has_no_score_is_left_out_of_the_means(plan: StudyPlan) -> None:
     result = made_result(plan, {"geometric": 0.6, "fedavg": 0.5})
-    result.scores["H1"]["fedavg"]["auroc"] = Estimate(np.nan, np.zeros(0))
+    result = with_score(result, "H1", "fedavg", "auroc", NO_SCORE)
     assert result.sites_with("auroc") == ["H0", "H2", "H3"]
     assert result.mean("geometric", "auroc").value == pytest.approx(0.6 + 0.005 / 3)
     assert result.interval("H1", "fedavg", "auroc").value is None
     assert result.interval("H1", "no such method", "auroc").value is None
     assert list(result.comparisons("auroc")["geometric"].by_site) == ["H0", "H2", "H3"]
-    for methods in result.scores.values():
-        methods["fedavg"]["auroc"] = Estimate(np.nan, np.zeros(0))
+    for site in result.sites:
+        result = with_score(result, site, "fedavg", "auroc", NO_SCORE)
     assert result.comparisons("auroc") == {}
     assert result.mean("geometric", "auroc").value is None
 
@@ -53,10 +53,10 @@ def test_scores_are_the_mean_over_seeds_and_methods_are_paired_by_example(
     result = StudyResult.of(plan, {}, {"H0": {"fedavg": [one, two], "geometric": [one]}}, {})
     y = plan.data.labels["H0"]
     values = [float(scores("binary", y, each)["auroc"][0]) for each in (one, two)]
-    assert result.by_seed["H0"]["fedavg"]["auroc"] == values
-    assert result.scores["H0"]["fedavg"]["auroc"].value == pytest.approx(np.mean(values))
-    itself = result.scores["H0"]["geometric"]["auroc"]
-    assert difference(itself, itself).variance == 0
+    found = result.score("H0", "fedavg", "auroc")
+    assert found.seeds == pytest.approx(values)
+    assert found.found.value == pytest.approx(np.mean(values))
+    assert result.difference("H0", "geometric", "geometric", "auroc").variance == 0
 
 
 def test_what_to_expect_at_the_next_site_is_random_effects_over_the_held_out_sites(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_study_that_was_done_is_not_done_again_and_more_seeds_are_added(tmp_pa
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "runs").iterdir()}
     assert before.items() <= after.items()
     assert len(after) - len(before) == 4 * 2  # a seed more for each held-out site and method
-    assert again.by_seed["H0"]["fedavg"]["auroc"][0] == first.by_seed["H0"]["fedavg"]["auroc"][0]
+    assert again.scores["H0"]["fedavg"]["auroc"].seeds[0] == first.scores["H0"]["fedavg"]["auroc"].seeds[0]
     damaged = min(before)
     damaged.write_bytes(damaged.read_bytes()[:-7])
     with pytest.warns(FedILCWarning, match=r"is damaged .*; the run is done again"):
@@ -122,7 +122,7 @@ def test_results_that_were_swapped_are_computed_again_with_a_word(tmp_path: Path
     with pytest.warns(FedILCWarning, match="holds the result of another run of a study") as caught:
         again = studied(data, tmp_path / "study", references=False)
     assert len([one for one in caught if "another run" in str(one.message)]) == len(files)
-    assert again.by_seed == first.by_seed
+    assert again.sites == first.sites
     assert again.choices == first.choices
 
 
@@ -148,7 +148,7 @@ def test_scores_are_those_of_the_predictions_and_beside_them_are_the_two_ends_of
         for method, outputs in result.outputs[site].items():
             models = result.plan.models_at([site], method)
             areas = [area_of_pairs(data.labels[site], one[:, 0], models) for one in outputs]
-            assert result.by_seed[site][method]["auroc"] == pytest.approx(areas)
+            assert result.scores[site][method]["auroc"].seeds == pytest.approx(areas)
             assert result.interval(site, method, "auroc").value == pytest.approx(np.mean(areas))
     by_site = [result.interval(site, "fedsgd", "auroc").value for site in data.silos]
     assert result.mean("fedsgd", "auroc").value == pytest.approx(np.mean(by_site))

@@ -54,7 +54,7 @@ def test_the_runs_are_those_of_a_study_of_such_tables_and_are_kept(tmp_path: Pat
     plan = StudyPlan(data, SETTINGS)
     result = run_study(plan, tmp_path)
     before = len(list((tmp_path / "runs").iterdir()))
-    without = run_without_indicators(plan, tmp_path)
+    without = run_without_indicators(result, tmp_path)
     assert without is not None
     assert len(list((tmp_path / "runs").iterdir())) == 2 * before
     alone = run_study(
@@ -77,8 +77,9 @@ def test_tables_without_missing_values_say_that_there_is_nothing_to_leave_out(tm
         pl.lit(60.0).alias("age") + pl.int_range(pl.len()), lactate=pl.int_range(pl.len()) % 7 + 1
     )
     plan = StudyPlan(study_table(tmp_path, whole), SETTINGS)
-    assert run_without_indicators(plan, tmp_path) is None
-    write_study(tmp_path / "study", made_result(plan, {"fedavg": 0.7}))
+    result = made_result(plan, {"fedavg": 0.7})
+    assert run_without_indicators(result, tmp_path) is None
+    write_study(tmp_path / "study", result)
     body = dict(study_part(tmp_path / "study").sections)["Without indicators of missing values"]
     assert "Not done: no column has missing values" in body
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from hospitals import hospitals, study_table
+from hospitals import hospitals, made_score, made_sites, study_table, with_score
 
-from fedilc.evaluation.estimates import Estimate
 from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.verdict import alarm, verdict
@@ -21,18 +20,8 @@ def found(folder: Path, areas: dict[str, list[float]], sites: int = 4, rows: int
     data = study_table(folder, frame)
     names = tuple(name for name in areas if name != "null")
     plan = StudyPlan(data, StudySettings(algorithms=names, references=False))
-    influence = np.array([0.01])
-    scores = {
-        site: {
-            name: {metric: Estimate(values[n], influence) for metric in ("auroc", "log_loss")}
-            for name, values in areas.items()
-        }
-        for n, site in enumerate(data.silos)
-    }
-    for methods in scores.values():
-        for by_metric in methods.values():
-            by_metric |= dict.fromkeys(("auprc", "brier", "accuracy"), by_metric["auroc"])
-    return StudyResult(plan, {}, {}, scores, {}, {})
+    values = {site: {name: at[n] for name, at in areas.items()} for n, site in enumerate(data.silos)}
+    return StudyResult(plan, {}, made_sites(plan, values, error=0.01), {})
 
 
 def test_a_lead_at_every_site_is_more_than_chance(tmp_path: Path) -> None:
@@ -135,7 +124,7 @@ def test_sites_with_few_events_are_left_out_and_named_and_the_events_of_the_othe
     result = scored(few_events(tmp_path, [30, 9, 20, 10, 0]))
     assert result.sites_with("auroc") == ["H0", "H2", "H3"]
     assert len(result.sites_with("log_loss")) == 5
-    assert np.isnan(result.by_seed["H1"]["fedavg"]["auroc"]).all()
+    assert set(result.scores["H1"]["fedavg"]["auroc"].seeds) == {None}
     _, which, sure, power = verdict(result)
     assert "on average over 3 of 5 held-out sites" in which
     assert "; it is not estimable at H1 (9 events, fewer than 10), H4 (no events); being" in which
@@ -227,17 +216,17 @@ def test_two_sites_have_no_interval_for_the_next_one(tmp_path: Path) -> None:
 def procedure(folder: Path, areas: dict[str, list[float]], losses: dict[str, float]) -> str:
     """The sentence on the procedure of a study whose methods have these areas, and these losses inside."""
     study = found(folder, areas)
-    for methods in study.scores.values():
-        for scores in methods.values():
-            scores["log_loss"] = replace(scores["auroc"], value=1 - scores["auroc"].value)
+    for site, methods in study.sites.items():
+        for name, of in methods.methods.items():
+            turned = made_score(1 - of.scores["auroc"].value, 0.01)
+            study = with_score(study, site, name, "log_loss", turned)
     settings = replace(study.plan.settings, algorithms=("fedavg", "geometric"), references=True)
     choices = {
         site: {name: Choice({}, 1, losses[name], {}) for name in losses} for site in study.plan.held_out
     }
-    result = replace(study, plan=replace(study.plan, settings=settings), choices=choices)
-    for methods in result.scores.values():
-        methods["chosen"] = methods[min(losses, key=losses.__getitem__)]
-    return verdict(result)[1]
+    chosen = dict.fromkeys(study.sites, min(losses, key=losses.__getitem__))
+    plan = replace(study.plan, settings=settings)
+    return verdict(replace(study, plan=plan, choices=choices, chosen=chosen))[1]
 
 
 def test_the_second_sentence_says_which_simpler_models_the_procedure_does_not_beat(tmp_path: Path) -> None:

@@ -91,10 +91,11 @@ def places_of(result: StudyResult) -> dict[str, tuple[Floats, dict[str, list[Flo
 
     Together are the methods that predict at every site.
     """
-    found = {site: (result.plan.data.labels[site], methods) for site, methods in result.outputs.items()}
+    outputs = result.outputs or {}
+    found = {site: (result.plan.data.labels[site], methods) for site, methods in outputs.items()}
     if len(found) < 2:
         return found
-    return {ALL_SITES: (np.concatenate([y for y, _ in found.values()]), together(result.outputs)), **found}
+    return {ALL_SITES: (np.concatenate([y for y, _ in found.values()]), together(outputs)), **found}
 
 
 def together(outputs: Outputs) -> dict[str, list[Floats]]:

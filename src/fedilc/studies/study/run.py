@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedilc.errors import FedILCError
+from fedilc.evaluation.estimates import NO_FLOORS, Floors
 from fedilc.studies.study.comparators import ALONE, NULL, alone_regression, null_outputs
 from fedilc.studies.study.plan import Choice, StudyPlan, choose
 from fedilc.studies.study.result import Agreement, StudyResult, mean_agreement
@@ -25,10 +26,18 @@ class StudyError(FedILCError):
     """A method could not be trained with any of its settings."""
 
 
-def run_study(plan: StudyPlan, folder: Path, jobs: int = 1, show: Show = lambda _: None) -> StudyResult:
+def run_study(
+    plan: StudyPlan,
+    folder: Path,
+    jobs: int = 1,
+    show: Show = lambda _: None,
+    floors: Floors = NO_FLOORS,
+    beside: StudyResult | None = None,
+) -> StudyResult:
     """Do the runs of a study that are not in its folder yet; measure the methods at the held-out silos.
 
-    `jobs` runs are done at a time; `show` is called with the state of the work.
+    `jobs` runs are done at a time; `show` is called with the state of the work; `floors` is how few patients
+    may be told of; `beside` is another study of the same examples to compare with.
     """
     groups = sorted({plan.group_of(silo) for silo in plan.held_out})
     alone: dict[str, dict[str, Sequence[AloneTask]]] = {
@@ -73,7 +82,7 @@ def run_study(plan: StudyPlan, folder: Path, jobs: int = 1, show: Show = lambda 
         method: runs.agreement([task for methods in final.values() for task in methods.get(method, [])])
         for method in plan.algorithms
     }
-    return StudyResult.of(plan, choices, outputs, agreement)
+    return StudyResult.of(plan, choices, outputs, agreement, floors, beside)
 
 
 def _null(plan: StudyPlan, silo: str) -> NDArray[Any]:

@@ -7,14 +7,11 @@ in no category. All settings are chosen anew.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedilc.evaluation.estimates import difference
+from fedilc.evaluation.estimates import Estimate
 from fedilc.evaluation.intervals import mean_interval
 from fedilc.studies.study.comparators import NULL
 from fedilc.studies.study.data import StudyTables
@@ -27,49 +24,46 @@ NOTHING = "no column has missing values, so that there are no indicators to leav
 
 
 def run_without_indicators(
-    plan: StudyPlan, folder: Path, jobs: int = 1, show: Show = lambda _: None
+    result: StudyResult, folder: Path, jobs: int = 1, show: Show = lambda _: None
 ) -> StudyResult | None:
     """Do the runs of a study without indicators of missing values; None if its tables have none."""
-    data = plan.data
+    plan, data = result.plan, result.plan.data
     if not isinstance(data, StudyTables) or not data.has_indicators:
         return None
     settings = replace(plan.settings, sensitivity=False, subgroups=())
-    return run_study(StudyPlan(data.without_indicators(), settings), folder, jobs, show)
+    return run_study(StudyPlan(data.without_indicators(), settings), folder, jobs, show, beside=result)
 
 
 def sensitivity_facts(result: StudyResult, without: StudyResult | None) -> dict[str, Any]:
     """Return each method's mean scores with and without indicators, and their paired difference."""
     if without is None:
         return {"reason": NOTHING}
-    methods = dict.fromkeys(method for of in without.scores.values() for method in of if method != NULL)
+    trained = dict.fromkeys(method for methods in without.scores.values() for method in methods)
     return {
         "methods": {
             method: {metric: _compared(result, without, method, metric) for metric in result.metrics}
-            for method in methods
+            for method in trained
+            if method != NULL
         }
     }
 
 
 def _compared(result: StudyResult, without: StudyResult, method: str, metric: str) -> dict[str, Any]:
     """Return the mean over sites with, without, and the difference, which is paired by example."""
-    sites = _sites([result, without], method, metric)
-    ours, others = ([one.scores[site][method][metric] for site in sites] for one in (result, without))
-    apart = [difference(there, here) for here, there in zip(ours, others, strict=True)]
+    found = []
+    for site in result.sites:
+        here, there = result.score(site, method, metric), without.score(site, method, metric)
+        of_examples = without.sites[site].beside.get(method, {}).get(metric)
+        if here is None or there is None or of_examples is None:
+            continue
+        ours, others = here.estimate, there.estimate
+        assert ours is not None
+        assert others is not None
+        variance = of_examples + here.between_seeds + there.between_seeds
+        found.append((ours, others, Estimate.of(others.value - ours.value, variance)))
     return {
-        "with": asdict(mean_interval(ours, metric)),
-        "without": asdict(mean_interval(others, metric)),
-        "difference": asdict(mean_interval(apart)),
-        "sites": len(sites),
+        "with": asdict(mean_interval([one for one, _, _ in found], metric)),
+        "without": asdict(mean_interval([one for _, one, _ in found], metric)),
+        "difference": asdict(mean_interval([one for _, _, one in found])),
+        "sites": len(found),
     }
-
-
-def _sites(results: Sequence[StudyResult], method: str, metric: str) -> list[str]:
-    """Return the sites at which a method has a score in all these results."""
-    return [
-        site
-        for site in results[0].scores
-        if all(
-            method in one.scores.get(site, {}) and np.isfinite(one.scores[site][method][metric].value)
-            for one in results
-        )
-    ]

@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from fedilc.algorithms.loss_registry import has_classes
+from fedilc.algorithms.loss_registry import LossName, has_classes, task_of
 from fedilc.data.tables.table_notes import LEAK
 from fedilc.errors import listed
-from fedilc.evaluation.estimates import MIN_COUNT, size
+from fedilc.evaluation.estimates import MIN_COUNT, size_of
 from fedilc.evaluation.metrics import HIGHER_IS_BETTER
 from fedilc.evaluation.next_site import MOST_WITH_PRIOR
 from fedilc.evaluation.significance import FEWEST_SITES, LEVEL, Comparison, p_phrase
 from fedilc.studies.study.comparators import ALONE, CHOSEN, NULL, POOLED, pooled_regression
 from fedilc.studies.study.plan import LEAST_GAIN
 from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.site_scores import SiteScores
 
 NAMES = {
     "auroc": "AUROC",
@@ -153,7 +152,7 @@ def alarm(result: StudyResult) -> str | None:
     if not result.plan.data.is_table or "auroc" not in result.metrics:
         return None
     best, sites = result.best("auroc"), result.sites_with("auroc")
-    over = [site for site in sites if float(result.scores[site][best]["auroc"].value) > LEAK]
+    over = [site for site in sites if result.scores[site][best]["auroc"].value > LEAK]
     if 2 * len(over) <= len(sites):
         return None
     strong = [f"{name!r} ({area:.3f})" for name, area in result.plan.data.strongest[:3]]
@@ -205,7 +204,7 @@ def _where(result: StudyResult, sites: Sequence[str]) -> str:
 
 def _not_at(result: StudyResult, metric: str) -> str:
     """Return at which sites the score is not estimable, and why."""
-    reasons = {site: result.support(site, metric).reason for site in result.plan.held_out}
+    reasons = {site: result.sites[site].reasons[metric] for site in result.plan.held_out}
     few = [f"{site} ({reason})" for site, reason in reasons.items() if reason is not None]
     return f"; it is not estimable at {listed(few)}" if few else ""
 
@@ -240,7 +239,7 @@ def _how_sure(
 def _left_open(result: StudyResult, name: str, found: Comparison, metric: str) -> str:
     """Return which differences from the reference these data do not exclude, on average and at one site."""
     sites, data, mean = result.sites_with(metric), result.plan.data, found.over_sites
-    informs = size(data.loss, np.concatenate([data.labels[site] for site in sites]))
+    informs = _size(data.loss, [result.sites[site] for site in sites])
     many = f"{len(sites)} site{'s' * (len(sites) > 1)} ({informs})"
     if mean.low is None or mean.high is None:
         return (
@@ -262,6 +261,14 @@ def _left_open(result: StudyResult, name: str, found: Comparison, metric: str) -
         f"With {many}, these data leave open mean differences from {mean.low:+.3f} to {mean.high:+.3f}"
         f"{next_one}{_without_leaks(result)}."
     )
+
+
+def _size(loss: LossName, sites: Sequence[SiteScores]) -> str:
+    """Return how many examples these sites have, and how many events if all of them tell it."""
+    rows, events = sum(site.examples for site in sites), [(site.classes or {}).get("1", 0) for site in sites]
+    told = [count for count in events if count is not None]
+    known = task_of(loss) == "binary" and len(told) == len(sites)
+    return size_of(rows, sum(told) if known else None)
 
 
 def _without_leaks(result: StudyResult) -> str:

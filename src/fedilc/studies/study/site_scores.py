@@ -1,0 +1,169 @@
+"""What a study says about one held-out site: one small document, made where the site's rows are.
+
+A silo computes it from its own rows (`scoring.py`), and everything else in a study is computed from these
+documents alone, whether they come from tables in one place or from silos over a network. No part of a
+document has one entry per row or per patient.
+
+What a difference of two methods needs is the variance of their difference at the site, whose examples both
+share. It follows from the influences of the examples on both scores; the site computes it for every pair.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from fedilc.data.tables.table_settings import MOST_ROWS
+from fedilc.errors import DataError
+from fedilc.evaluation.estimates import Estimate, Floors
+from fedilc.evaluation.intervals import Interval
+from fedilc.section import Section, first_mistake
+
+FORMAT: Literal[1] = 1
+Name = Annotated[str, Field(max_length=500)]
+Count = Annotated[int, Field(ge=0, le=MOST_ROWS)]
+Variance = Annotated[float, Field(ge=0)]
+Sentence = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9 ,.:;%-]*$")]
+
+
+class Limits(Section):
+    """An `Interval` in a document."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reason: Sentence | None = None
+    caution: Sentence | None = None
+
+    @classmethod
+    def of(cls, found: Interval) -> Limits:
+        """Return an interval as it is in a document."""
+        return cls(
+            value=found.value, low=found.low, high=found.high, reason=found.reason, caution=found.caution
+        )
+
+    @property
+    def interval(self) -> Interval:
+        """Return the interval."""
+        return Interval(self.value, self.low, self.high, self.reason, self.caution)
+
+
+class Score(Section):
+    """One score of one method at the site.
+
+    Attributes:
+        found: the mean over seeds on the score's own scale, with its limits; or why it is not estimable.
+        seeds: the value of each seed.
+        variance: of the mean over seeds, on the own scale.
+        between_seeds: the part of it that is between seeds.
+        analysis: the estimate and its variance on the scale of `evaluation.estimates.SCALES`, if there are
+            enough examples for its variance.
+        comparable: whether differences from it may enter what to expect at the next site.
+    """
+
+    found: Limits
+    seeds: tuple[float | None, ...]
+    variance: Variance = 0.0
+    between_seeds: Variance = 0.0
+    analysis: tuple[float, Variance] | None = None
+    comparable: bool = False
+
+    @property
+    def value(self) -> float:
+        """Return the mean over seeds; NaN if it is not estimable."""
+        return float("nan") if self.found.value is None else self.found.value
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """Return the mean over seeds with its variance, whose influences are summed up in one number."""
+        return None if self.found.value is None else Estimate.of(self.found.value, self.variance)
+
+
+class MethodScores(Section):
+    """One method at the site.
+
+    Attributes:
+        scores: by name.
+    """
+
+    scores: dict[Name, Score]
+
+
+class SiteScores(Section):
+    """One held-out site.
+
+    Attributes:
+        format: of the document.
+        site: its name.
+        min_events: how many examples of the rarest kind a score needed.
+        min_cell: how many examples of each class a count needed.
+        examples: rows.
+        patients: patients, if some have several rows.
+        classes: rows by class, if the label has classes; None for a class whose count is not told.
+        reasons: by score, why no method has it here, if so.
+        methods: by name.
+        apart: by score, the variance over examples of the difference of two methods: a row per method in the
+            order of `methods`, of its differences from those before it; None if one has no such score.
+        beside: by method and score, the same for its difference from another study of these examples.
+    """
+
+    format: Literal[1] = FORMAT
+    site: Name
+    min_events: int = Field(ge=1, le=MOST_ROWS)
+    min_cell: int = Field(ge=1, le=MOST_ROWS)
+    examples: Count
+    patients: Count | None = None
+    classes: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Count | None] | None = None
+    reasons: dict[Name, Sentence | None]
+    methods: dict[Name, MethodScores]
+    apart: dict[Name, tuple[tuple[Variance | None, ...], ...]]
+    beside: dict[Name, dict[Name, Variance | None]] = Field(default_factory=dict)
+
+    @property
+    def floors(self) -> Floors:
+        """Return the floors that the site's owner set."""
+        return Floors(self.min_events, self.min_cell)
+
+    def difference(self, ours: str, theirs: str, metric: str) -> Estimate | None:
+        """Return the difference of two methods at this site; None if one of them has no such score."""
+        one, other = (self.methods[name].scores[metric] for name in (ours, theirs))
+        if one.found.value is None or other.found.value is None:
+            return None
+        names = list(self.methods)
+        low, high = sorted((names.index(ours), names.index(theirs)))
+        of_examples = 0.0 if low == high else self.apart[metric][high][low]
+        if of_examples is None:
+            return None
+        variance = of_examples + one.between_seeds + other.between_seeds
+        return Estimate.of(one.found.value - other.found.value, variance)
+
+    def to_bytes(self) -> bytes:
+        """Return the document as JSON, from which `read` gets the same bits."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def read(cls, content: bytes) -> SiteScores:
+        """Return the document that these bytes are; raise one sentence if they are none."""
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            raise DataError(
+                f"these are no scores of a site: {first_mistake(error, cls.model_fields)}"
+            ) from error
+
+
+def variances_apart(influences: Any) -> tuple[tuple[float | None, ...], ...]:
+    """Return the sums of squares of the differences of influences, a row per method; None without influences.
+
+    >>> variances_apart([np.array([1.0, 2.0]), None, np.array([1.0, 0.0])])
+    ((), (None,), (4.0, None))
+    """
+    found = []
+    for place, one in enumerate(influences):
+        row = []
+        for other in influences[:place]:
+            apart = None if one is None or other is None else one - other
+            row.append(None if apart is None else float(apart @ apart))
+        found.append(tuple(row))
+    return tuple(found)
