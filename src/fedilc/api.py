@@ -236,8 +236,8 @@ def _renumbered(watch: Watch | None, places: Sequence[int]) -> Watch | None:
     own = {place: number for number, place in enumerate(places)}
 
     def renumbered(moment: Moment) -> None:
-        def predict(asked: Sequence[int], x: torch.Tensor) -> torch.Tensor:
-            return moment.predict([own[place] for place in asked], x)
+        def predict(asked: Sequence[int], inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+            return moment.predict([own[place] for place in asked], inputs)
 
         watch(Moment(moment.round, [places[number] for number in moment.places], predict))
 
@@ -266,9 +266,13 @@ def train_alone(run: StackedRun, watch: Watch | None) -> Trained:
 
 @torch.no_grad()
 def _outputs(
-    model: nn.Module, weights: Mapping[str, torch.Tensor], _places: Sequence[int], x: torch.Tensor
+    model: nn.Module,
+    weights: Mapping[str, torch.Tensor],
+    _places: Sequence[int],
+    inputs: Sequence[torch.Tensor],
 ) -> torch.Tensor:
     """Return the outputs of one model at these weights: (1, examples, outputs)."""
-    x = x.to(next(iter(weights.values())).dtype)
+    (given,) = inputs
+    x = given.to(next(iter(weights.values())).dtype)
     parts = [torch.func.functional_call(model, dict(weights), (part,)) for part in x.split(2048)]
     return torch.cat([part.reshape(len(part), -1) for part in parts]).unsqueeze(0)

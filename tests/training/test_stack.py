@@ -153,7 +153,7 @@ def test_a_stack_can_be_watched_and_predicts_for_any_of_its_models() -> None:
 
     def watch(moment: Moment) -> None:
         assert moment.places == list(range(len(runs)))
-        seen[moment.round] = moment.predict([1, 0], x)
+        seen[moment.round] = moment.predict([1, 0], [x, x])
 
     found = train_stack(runs, watch)
     assert list(seen) == [1, 2]

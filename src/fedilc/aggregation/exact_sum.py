@@ -46,6 +46,8 @@ class ExactSum:
         rows = stack.reshape(stack.shape[0], stack.shape[1:].numel()).contiguous()
         growth = _GROWTH_WIDE if halves else _GROWTH
         group = (_MOST - (1 << 32)) // growth  # fits after a carry, which leaves at most 2^32 in a word
+        if index is not None and rows.shape[0] > group:
+            return self._add_indexed(rows, index, halves, growth, group)
         for start in range(0, rows.shape[0], group):
             part = rows[start : start + group]
             grown = part.shape[0] * growth
@@ -55,6 +57,20 @@ class ExactSum:
             if not self._add(part, None if index is None else index[start : start + group], halves):
                 return False
         return True
+
+    def _add_indexed(self, rows: Tensor, index: Tensor, halves: bool, growth: int, group: int) -> bool:
+        """Add many rows at their places: in one go if no place gets more than `group` of them."""
+        grown = most_repeated(index) * growth
+        if grown > group * growth:
+            half = len(rows) // 2
+            return all(
+                self._add_indexed(rows[part], index[part], halves, growth, group)
+                for part in (slice(0, half), slice(half, None))
+            )
+        if self._bound + grown > _MOST:
+            self.carry()
+        self._bound += grown
+        return self._add(rows, index, halves)
 
     def _make_room(self, rows: Tensor, halves: bool) -> bool:
         """Make sure that there are words for all these numbers, or return False if one is NaN or infinite."""
@@ -174,6 +190,11 @@ class ExactSum:
             _kernels.run("values.round_totals", size, 4 + 4 * count, *arguments)
             return out
         return _rounded(self.words, self.lowest).view(self.shape)
+
+
+def most_repeated(index: Tensor | None) -> int:
+    """Return how often the most frequent of these places occurs; 0 if there are none."""
+    return 0 if index is None or not len(index) else int(torch.bincount(index).max())
 
 
 def _extent(rows: Tensor) -> tuple[int, int]:

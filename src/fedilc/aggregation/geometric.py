@@ -100,6 +100,29 @@ class WeightedGeometricMean(Aggregator):
         agreed = sum(_kernels.run(kernel, out.numel(), 8, words.numpy(), *options, out.view(-1).numpy()))
         return out, measured_signs(out, agreed / (state.count * max(1, out.numel())))
 
+    def finish_rows(self, state: Sums, name: str, counts: Sequence[int]) -> Tensor:
+        """Return the mean of each row of a parameter, to which that row's count of values was added."""
+        part = _logs_of(state, name)
+        width = part.shape.numel() // len(counts)
+        starts = [place for place, count in enumerate(counts) if not place or count != counts[place - 1]]
+        stops = [*starts[1:], len(counts)]
+        if part.kind != NARROW or not _kernels.usable(part.packed):
+            (ups, downs), (log_ups, log_downs) = part.counts_and_logs()
+            sums = {"positives": ups, "negatives": downs, "log_positive": log_ups, "log_negative": log_downs}
+            found = [
+                self.finish(counts[start], {key: of[start:stop] for key, of in sums.items()})[0]
+                for start, stop in zip(starts, stops, strict=True)
+            ]
+            return torch.cat(found).to(state.like[name].dtype)
+        out = torch.empty(part.shape)
+        packed = part.packed.numel() and not part.wide.numel()
+        kernel, words = ("logs.finish", part.packed) if packed else ("logs.finish_wide", part.wide_words())
+        for start, stop in zip(starts, stops, strict=True):
+            options = self._options(counts[start])
+            ranges = [(start * width, stop * width)]
+            _kernels.run_ranges(kernel, ranges, 1, words.numpy(), *options, out.view(-1).numpy())
+        return out
+
     def _add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor, source: str) -> None:
         """Add outer products by matrix products alone: log|d a| = log|d| + log|a|."""
         require_finite(left, source, name)
@@ -122,7 +145,7 @@ class WeightedGeometricMean(Aggregator):
     def _least(self, count: float) -> float:
         """Return the least |P - N| for which |P - N| / count >= agreement."""
         # The quotient itself is compared, as users would: agreement * count may be rounded to the other side.
-        if not self.agreement:  # the count may then be a tensor, one for each model of a stack
+        if not self.agreement:
             return 0.0
         near = max(0, math.floor(self.agreement * count) - 1)
         return float(next(votes for votes in itertools.count(near) if votes / count >= self.agreement))

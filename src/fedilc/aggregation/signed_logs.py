@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedilc.aggregation import _kernels
-from fedilc.aggregation.exact_sum import DIGIT, whole_zeros
+from fedilc.aggregation.exact_sum import DIGIT, most_repeated, whole_zeros
 
 # log2(m) = 1/2 + s (c0 + c1 s^2 + ...) with s = (m - sqrt(2)) / (m + sqrt(2)), to 2^-39 and to 2^-54.
 SQRT2 = 1.4142135623730951
@@ -72,8 +72,11 @@ class SignedLogs:
     def add(self, stack: Tensor, index: Tensor | None = None) -> bool:
         """Add every row of `stack`, as `ExactSum.add` does; return False if one is NaN or infinite."""
         stack = stack.detach().to(self.device)
+        most = most_repeated(index)
         rows = stack.reshape(len(stack), stack.shape[1:].numel())
         compiled = _kernels.usable(rows) and self.kind == NARROW
+        if compiled and 0 < most <= ROOM:
+            return self._add_packed(rows, index, most)
         group = ROOM if compiled else max(1, _VALUES_AT_ONCE // max(1, rows.shape[1]))
         finite = True
         for start in range(0, len(rows), group):
@@ -101,8 +104,8 @@ class SignedLogs:
             self.packed = self._zeros(2, self.shape.numel())
         self._filled += rows
 
-    def _add_packed(self, rows: Tensor, index: Tensor | None) -> bool:
-        self._make_room(len(rows))
+    def _add_packed(self, rows: Tensor, index: Tensor | None, most: int | None = None) -> bool:
+        self._make_room(most or len(rows))
         width = rows.shape[1]
         offsets = torch.empty(0, dtype=torch.int64) if index is None else index * width
         arguments = (rows.float().contiguous().numpy(), offsets.numpy(), self.packed.numpy())
@@ -165,6 +168,11 @@ class SignedLogs:
         """Return all sums as wide words: counts, lower and upper words of logarithms, each for both signs."""
         self.spill()
         return self.wide if self.wide.numel() else self._zeros(3, 2, self.shape.numel())
+
+    def counts(self) -> Tensor:
+        """Return how many values are positive and how many are negative, as whole numbers."""
+        packed = self.packed >> FIELD if self._filled else self._zeros(2, self.shape.numel())
+        return (packed + self.wide[0] if self.wide.numel() else packed).view(2, *self.shape)
 
     def counts_and_logs(self) -> tuple[Tensor, Tensor]:
         """Return counts and sums of log2, rounded once to float64, each for both signs."""

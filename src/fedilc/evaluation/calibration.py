@@ -46,7 +46,7 @@ def calibration_line(y: Floats, logits: Floats, counts: Floats | None = None) ->
 def calibration_intercept(y: Floats, logits: Floats, counts: Floats | None = None) -> Floats:
     """Return the intercept with slope 1 under each row of `counts`; NaN if one class alone occurs.
 
-    With counts, each of their rows may have logits of its own, in the same row of `logits`.
+    With counts, each of their rows may have logits of its own, in the same row of `logits`, and labels.
 
     >>> calibration_intercept(np.array([0.0, 1, 1]), np.zeros(3)).round(4)
     array([0.6931])
@@ -54,7 +54,7 @@ def calibration_intercept(y: Floats, logits: Floats, counts: Floats | None = Non
     alike = counts is not None and logits.ndim == 1
     start = float(np.nan_to_num(calibration_intercept(y, logits)[0])) if alike else 0.0
     counts = np.ones((1, len(y))) if counts is None else counts
-    total, positive = counts.sum(1), counts @ y
+    total, positive = counts.sum(1), counts @ y if y.ndim == 1 else (counts * y).sum(1)
     one_class = (positive == 0) | (positive == total)
     # The root lies within the range of -z, widened by the log odds of the labels: bisection cannot fail.
     with np.errstate(divide="ignore"):

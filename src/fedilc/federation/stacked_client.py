@@ -133,10 +133,10 @@ class StackedClient:
         votes = size is not None and not isinstance(program.intra, Mean)
         distinct = {id(one.x): one.x for one in members}
         if len(distinct) == 1:
-            whole = self._wide(members[0].x)
+            whole = self.network.widened(members[0].x, self.dtype)
             x = whole.unsqueeze(0).expand(len(members), *whole.shape)
         else:
-            wide = {key: self._wide(table) for key, table in distinct.items()}
+            wide = {key: self.network.widened(table, self.dtype) for key, table in distinct.items()}
             x = torch.stack([wide[id(one.x)] for one in members])
         y = torch.stack([self.loss.labels(one.y, self.dtype) for one in members])
         silo = StackedSilo(
@@ -151,12 +151,6 @@ class StackedClient:
             program.penalty,
         )
         return torch.tensor([one.place for one in members]), [one.rate for one in members], silo
-
-    def _wide(self, x: Tensor) -> Tensor:
-        """Return a table in the dtype of the weights, with columns of 0 up to the widest model."""
-        x = x.reshape(len(x), -1).to(self.dtype)
-        missing = self.network.width - x.shape[1]
-        return torch.nn.functional.pad(x, (0, missing)) if missing else x
 
     def answer(self, request: StackedRequest) -> Iterator[StackedReply]:
         """Yield the reply for each group of models that compute together."""

@@ -7,7 +7,6 @@ A model whose numbers become infinite fails with the sentence of its own run; th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,18 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedilc.aggregation import (
-    AbsoluteGeometricMean,
-    Aggregator,
-    Clipped,
-    Mean,
-    Sum,
-    WeightedGeometricMean,
-)
 from fedilc.aggregation.base import not_finite
-from fedilc.aggregation.exact_sum import ExactSum
-from fedilc.aggregation.packed_sums import Sums
-from fedilc.aggregation.signed_logs import SignedLogs
 from fedilc.config import Options
 from fedilc.errors import ConfigError, DivergedError, silos_with_reasons
 from fedilc.federation.averaging import DECAY, SHARE, WeightAverage
@@ -34,125 +22,19 @@ from fedilc.federation.outliers import NormBound, suspects
 from fedilc.federation.program import CONTROL, HESSIAN, PENALTY, PENALTY_WEIGHT, Program
 from fedilc.federation.server import EXTREME
 from fedilc.federation.stacked_client import StackedReply, StackedRequest
-from fedilc.federation.step_sums import SiloWeights
+from fedilc.federation.stacked_sums import LOSS, Heard, Norms, StackedSums, batches, lengths_of, of_place
+from fedilc.federation.step_sums import Examples, Given, SiloWeights
 from fedilc.gradients.newton import Newton, packed
 from fedilc.gradients.penalty_weight import PenaltySchedule
-from fedilc.gradients.stacked import ALL, StackedNetwork
-from fedilc.optimizers.optimizers import RateSchedule, make_optimizer
+from fedilc.gradients.stacked import StackedNetwork
+from fedilc.optimizers.optimizers import LayerAdam, RateSchedule, make_optimizer
 
-_BY_TENSOR = ("adafactor", "layeradam")  # optimisers whose step for one coordinate depends on the others
-_BY_COORDINATE = (Mean, Sum, WeightedGeometricMean, AbsoluteGeometricMean)
+_ALONE = ("adafactor",)  # optimisers whose step for one coordinate depends on all others of its model
+BY_TENSOR = (*_ALONE, "layeradam")  # or on those of its tensor
+
+_STATIC = (SiloWeights, Examples, Given)  # weights of silos that do not depend on a reply's loss
 
 Ask = Callable[[StackedRequest], Iterator[StackedReply]]
-
-
-class StackedSums:
-    """The sums of one group of tensors, a row per model; each row has its own number of silos.
-
-    Args:
-        aggregator: how replies are aggregated.
-        like: a tensor of the shape and dtype of the group, without storage.
-        weighted: whether replies have weights.
-    """
-
-    def __init__(self, aggregator: Aggregator, like: Tensor, weighted: bool) -> None:
-        self.inner = aggregator.inner if isinstance(aggregator, Clipped) else aggregator
-        self.most = aggregator.max_norm
-        self.like = like
-        self.counts = torch.zeros(len(like), dtype=torch.int64)
-        self.weights = ExactSum(torch.Size((len(like), 1)), torch.device("cpu")) if weighted else None
-        self.kept: list[tuple[Tensor, Tensor]] = []
-        self.state: Sums | None = None
-        if not self.inner.keeps_values:
-            self.state = self.inner.zero({ALL: like})
-
-    def add(self, places: Tensor, values: Tensor, norms: Tensor, weights: Tensor | None, source: str) -> None:
-        """Add the values of some rows, which are finite; longer ones are scaled down to the largest norm."""
-        if not len(places):
-            return
-        if self.most < math.inf:
-            factors = (self.most / norms).clamp(max=1.0).to(values).unsqueeze(1)
-            values = torch.where(norms.unsqueeze(1) > self.most, values * factors, values)
-        self.counts[places] += 1
-        if self.state is None:
-            self.kept.append((places, values))
-            return
-        if weights is not None and self.weights is not None:
-            self.weights.add(weights.unsqueeze(1), places)
-            values = values.double() * weights.unsqueeze(1)
-        self.inner._add(self.state, ALL, values, source, places)
-
-    def finish(self, slices: Sequence[slice], members: Tensor) -> Tensor:
-        """Return the aggregate of each row.
-
-        Args:
-            slices: where each parameter is in a row.
-            members: which coordinates each model has (rows, parameters).
-        """
-        if self.state is None:
-            return self._of_kept()
-        counts = self.counts.clamp(min=1).double().unsqueeze(1)
-        if self.weights is not None:
-            counts = self.weights.total()
-            counts = torch.where(counts > 0, counts, 1.0)
-        sums = self._sums()
-        if type(self.inner) in _BY_COORDINATE and not getattr(self.inner, "agreement", 0.0):
-            result = self.inner.finish(counts, sums)[0]  # type: ignore[arg-type]  # a count per row
-            return result.to(self.like.dtype)
-        return self._row_by_row(counts, sums, slices, members)
-
-    def agreement(self, slices: Sequence[slice], members: Tensor) -> Tensor | None:
-        """Return how far signs agree by model and parameter, if the rule counts signs."""
-        if self.state is None or not isinstance(self.inner, WeightedGeometricMean):
-            return None
-        sums = self._sums()
-        margin = (sums["positives"] - sums["negatives"]).abs()
-        totals = torch.stack([margin[:, part].sum(1) for part in slices], 1)
-        sizes = torch.stack([members[:, part].sum(1) for part in slices], 1)
-        return totals / (self.counts.clamp(min=1).unsqueeze(1) * sizes.clamp(min=1))
-
-    def _sums(self) -> dict[str, Tensor]:
-        assert self.state is not None
-        sums: dict[str, Tensor] = {}
-        for key, part in self.state.sums[ALL].items():
-            if isinstance(part, SignedLogs):
-                (sums["positives"], sums["negatives"]), logs = part.counts_and_logs()
-                sums["log_positive"], sums["log_negative"] = logs
-            else:
-                sums[key] = part.total()
-        return sums
-
-    def _row_by_row(
-        self, counts: Tensor, sums: Mapping[str, Tensor], slices: Sequence[slice], members: Tensor
-    ) -> Tensor:
-        """Return the aggregates of a rule that looks at a whole parameter, one model after another."""
-        out = torch.zeros(self.like.shape, dtype=self.like.dtype)
-        for row, count in enumerate(counts[:, 0].tolist()):
-            for part in slices:
-                own = members[row, part]
-                result, _ = self.inner.finish(
-                    count, {key: value[row, part][own] for key, value in sums.items()}
-                )
-                out[row, part].masked_scatter_(own, result.to(out.dtype))
-        return out
-
-    def _of_kept(self) -> Tensor:
-        """Return the aggregates of a rule that keeps values: together for models with the same silos."""
-        out = torch.zeros(self.like.shape, dtype=self.like.dtype)
-        where: dict[int, list[tuple[int, int]]] = {}
-        for number, (places, _) in enumerate(self.kept):
-            for row, place in enumerate(places.tolist()):
-                where.setdefault(place, []).append((number, row))
-        alike: dict[tuple[int, ...], list[int]] = {}
-        for place, found in where.items():
-            alike.setdefault(tuple(number for number, _ in found), []).append(place)
-        for numbers, rows in alike.items():
-            state = self.inner.zero({ALL: self.like[rows]})
-            for position, number in enumerate(numbers):
-                chosen = [where[place][position][1] for place in rows]
-                self.inner.accumulate(state, {ALL: self.kept[number][1][chosen]})
-            out[rows] = self.inner.finalize(state).value[ALL]
-        return out
 
 
 @dataclass
@@ -164,7 +46,6 @@ class Member:
         converged: whether Newton's method has found the minimum.
         losses: mean training loss by round.
         agreement: agreement of signs by round and parameter.
-        norms: norms of each round by group and silo, of which a failure names those that stand out.
     """
 
     name: str
@@ -177,7 +58,6 @@ class Member:
     converged: bool = False
     losses: list[float] = field(default_factory=list)
     agreement: list[dict[str, float]] = field(default_factory=list)
-    norms: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class StackedServer:
@@ -196,8 +76,10 @@ class StackedServer:
         self.control = torch.zeros_like(self.weights) if program.keeps_state else None
         self.averages = [_average(member, program) for member in members]
         self.averaged = self.weights.clone() if any(one.kind for one in self.averages) else None
-        self.bounds = [NormBound(member.options.outlier_factor) for member in members]
-        self._extreme = EXTREME * _norms(self.weights).clamp(min=1.0)
+        self._learns = any(type(member.silo_weights) not in _STATIC for member in members)
+        self._static: dict[tuple[str, int], Tensor] = {}
+        self._past: list[Norms] = []  # of the update, by round
+        self._extreme = EXTREME * lengths_of(self.weights).clamp(min=1.0)
         self._newton = [_newton(member) for member in members] if program.algorithm.is_newton else []
         self._optimizers = [] if self._newton else list(self._groups())
         ends = torch.tensor([size.numel() for size in network.sizes.values()]).cumsum(0).tolist()
@@ -218,8 +100,7 @@ class StackedServer:
             numbers[PENALTY_WEIGHT] = torch.tensor(at, dtype=torch.float64)
             steps = self.program.round(max(at))
         known: dict[str, Tensor] = {} if self.control is None else {CONTROL: self.control}
-        replies: dict[int, dict[str, dict[str, float]]] = {}
-        norms: dict[int, dict[str, dict[str, float]]] = {}
+        heard = Heard(len(self.members))
         for step in steps:
             tensors = {name: known[name] for name in step.sends}
             request = StackedRequest(step.name, number, self.weights, tensors, numbers, self.counts)
@@ -227,8 +108,8 @@ class StackedServer:
                 name: StackedSums(answer.aggregator, self._like(name, answer.like), answer.weighted)
                 for name, answer in step.answers.items()
             }
-            for reply in ask(request):
-                self._add(reply, step.answers, sums, replies, norms)
+            for replies in batches(ask(request)):
+                self._add(replies, step.answers, sums, heard)
             for name, total in sums.items():
                 slices = self.slices if total.like.shape == self.weights.shape else [slice(None)]
                 own = (
@@ -244,23 +125,27 @@ class StackedServer:
             update = update.masked_fill(~self.own, 0.0)
         if PENALTY in known:
             update = update + numbers[PENALTY_WEIGHT].to(update).unsqueeze(1) * known[PENALTY]
-        for place in sorted(self.alive):
-            member = self.members[place]
-            member.losses.append(member.silo_weights.mean_loss(replies[place]))
-            if signs is not None:
-                by_name = zip(self.network.sizes, signs[place].tolist(), strict=True)
-                member.agreement.append(dict(by_name))
+        self._record(heard, signs)
         if self._newton:
             self._newton_steps(update, known[HESSIAN])
         else:
-            self._update(number, update, norms)
-        for place in sorted(self.alive):
-            self.bounds[place].remember(norms[place], self.program.update)
-            member = self.members[place]
-            member.silo_weights.learn({silo: found["loss"] for silo, found in replies[place].items()})
+            self._update(number, update, heard)
+        self._past.append(heard.norms.get(self.program.update, []))
+        for place in sorted(self.alive) if self._learns else ():
+            self.members[place].silo_weights.learn(heard.losses_of(place))
         if self.control is not None:
             self.control += known[CONTROL]
         self._enter(number)
+
+    def _record(self, heard: Heard, signs: Tensor | None) -> None:
+        """Add the mean loss of the round to the records, and how far signs agreed."""
+        losses = (heard.loss / heard.weight).tolist()
+        agreed = None if signs is None else signs.tolist()
+        for place in self.alive:
+            member = self.members[place]
+            member.losses.append(losses[place])
+            if agreed is not None:
+                member.agreement.append(dict(zip(self.network.sizes, agreed[place], strict=True)))
 
     def _like(self, name: str, like: Mapping[str, Tensor]) -> Tensor:
         """Return a tensor of the shape of a group, a row per model, without storage."""
@@ -274,58 +159,82 @@ class StackedServer:
 
     def _add(
         self,
-        reply: StackedReply,
+        replies: Sequence[StackedReply],
         answers: Mapping[str, Any],
         sums: Mapping[str, StackedSums],
-        replies: dict[int, dict[str, dict[str, float]]],
-        norms: dict[int, dict[str, dict[str, float]]],
+        heard: Heard,
     ) -> None:
-        """Add a reply to the rows of its models; a model with a NaN or an infinity in it fails."""
-        rows, places = reply.places, reply.places.tolist()
-        found = {name: _norms(values) for name, values in reply.tensors.items()}
-        fine = torch.ones(len(rows), dtype=torch.bool)
-        for name, lengths in found.items():
-            finite = torch.isfinite(lengths)
-            for row in torch.nonzero(~finite)[:, 0].tolist():
-                self._fail_from(reply, name, row)
-            fine &= finite
-        fine &= torch.tensor([place in self.alive for place in places])
-        losses = reply.numbers.get("loss")
-        if losses is not None:
-            for place, loss in zip(places, losses.tolist(), strict=True):
-                replies.setdefault(place, {})[reply.silo] = {"loss": loss, "examples": reply.examples}
-        for name, lengths in found.items():
-            order, total = answers[name].order, sums[name]
-            rooted = lengths.sqrt() if order == 2 else lengths
-            for place, length in zip(places, rooted.tolist(), strict=True):
-                norms.setdefault(place, {}).setdefault(name, {})[reply.silo] = length
-            weights = None
-            if total.weights is not None:
-                each = [
-                    self.members[place].silo_weights.of(reply.silo, replies[place][reply.silo])
-                    for place in places
-                ]
-                weights = torch.tensor([1.0 if one is None else one for one in each], dtype=torch.float64)
-            values = reply.tensors[name]
+        """Add replies to the rows of their models; a model with a NaN or an infinity in them fails."""
+        rows = torch.cat([reply.places for reply in replies])
+        tensors = {name: torch.cat([one.tensors[name] for one in replies]) for name in replies[0].tensors}
+        lengths = {name: lengths_of(values) for name, values in tensors.items()}
+        fine = torch.stack([torch.isfinite(length) for length in lengths.values()]).all(0)
+        if not fine.all():
+            self._fail_from(replies)
+        left = torch.zeros(len(self.members), dtype=torch.bool)
+        left[list(self.alive)] = True
+        fine &= left[rows]
+        weights = torch.cat([self._silo_weights(reply) for reply in replies])
+        if LOSS in replies[0].numbers:
+            heard.add_losses(replies, rows, weights)
+        for name, length in lengths.items():
+            heard.add_norms(name, replies, length.sqrt() if answers[name].order == 2 else length)
+            given = None if sums[name].weights is None else weights
             if fine.all():
-                total.add(rows, values, lengths, weights, f"silo {reply.silo!r}")
+                sums[name].add(rows, tensors[name], length, given)
             else:
-                weights = None if weights is None else weights[fine]
-                total.add(rows[fine], values[fine], lengths[fine], weights, f"silo {reply.silo!r}")
+                given = None if given is None else given[fine]
+                sums[name].add(rows[fine], tensors[name][fine], length[fine], given)
 
-    def _fail_from(self, reply: StackedReply, name: str, row: int) -> None:
-        """Let a model fail because of a NaN or an infinity in a silo's reply."""
+    def _silo_weights(self, reply: StackedReply) -> Tensor:
+        """Return the weight of a silo's reply in each of its models."""
+        numbers: dict[str, Any] = {"examples": reply.examples, LOSS: None}
+        if self._learns:
+            losses = reply.numbers.get(LOSS, torch.zeros(len(reply.places))).tolist()
+            each = [
+                self.members[place].silo_weights.of(reply.silo, {**numbers, LOSS: loss})
+                for place, loss in zip(reply.places.tolist(), losses, strict=True)
+            ]
+            return torch.tensor([1.0 if one is None else one for one in each], dtype=torch.float64)
+        key = (reply.silo, reply.examples)
+        if key not in self._static:
+            found = [
+                member.silo_weights.of(reply.silo, numbers) if reply.silo in member.silos else None
+                for member in self.members
+            ]
+            self._static[key] = torch.tensor(
+                [1.0 if one is None else one for one in found], dtype=torch.float64
+            )
+        return self._static[key][reply.places]
+
+    def _bound(self, place: int) -> NormBound:
+        """Return the norms of a model's updates in the rounds before, as its own run would remember them."""
+        found, update = NormBound(self.members[place].options.outlier_factor), self.program.update
+        for parts in self._past:
+            norms = of_place(parts, place)
+            if norms:
+                found.remember({update: norms}, update)
+        return found
+
+    def _fail_from(self, replies: Sequence[StackedReply]) -> None:
+        """Let models fail because of a NaN or an infinity in a silo's reply."""
+        for reply in replies:
+            for name, values in reply.tensors.items():
+                for row in torch.nonzero(~torch.isfinite(lengths_of(values)))[:, 0].tolist():
+                    if int(reply.places[row]) in self.alive:
+                        self._fail_because(reply, name, row)
+
+    def _fail_because(self, reply: StackedReply, name: str, row: int) -> None:
+        """Let the model of one row fail."""
         place = int(reply.places[row])
-        if place not in self.alive:
-            return
         values = reply.tensors[name][row]
         key = name
         if values.numel() == self.network.size:
             by_name = self.network.by_name(values)
             key = next((key for key, value in by_name.items() if not torch.isfinite(value).all()), name)
         error = not_finite(f"silo {reply.silo!r}", key)
-        named = self.bounds[place].past_suspect(self.members[place].silos)
-        length = float(_norms(self.weights[place : place + 1]))
+        named = self._bound(place).past_suspect(self.members[place].silos)
+        length = float(lengths_of(self.weights[place : place + 1]))
         if named and length > float(self._extreme[place]):
             self._fail(
                 place,
@@ -341,9 +250,9 @@ class StackedServer:
         self.alive.discard(place)
 
     @torch.no_grad()
-    def _update(self, number: int, update: Tensor, norms: Mapping[int, Mapping[str, Any]]) -> None:
+    def _update(self, number: int, update: Tensor, heard: Heard) -> None:
         """Take an optimiser step with the rows of each group; models that it leaves infinite fail."""
-        was_extreme = ~(_norms(self.weights) <= self._extreme)
+        was_extreme = ~(lengths_of(self.weights) <= self._extreme)
         finite = torch.ones(len(self.members), dtype=torch.bool)
         for rows, optimizer, rate in self._optimizers:
             if self.alive.isdisjoint(range(rows.start, rows.stop)):
@@ -360,13 +269,16 @@ class StackedServer:
                 for tensor in (parameter.detach(), *optimizer.state[parameter].values()):
                     if isinstance(tensor, Tensor) and tensor.numel() >= count:  # not a number of steps
                         part = tensor.reshape(count, -1)
-                        finite[rows] &= torch.isfinite(part.sum(1)) | torch.isfinite(part).all(1)
+                        fine = torch.isfinite(part.sum(1))
+                        if not fine.all():  # a sum may be infinite although its terms are not
+                            fine |= torch.isfinite(part).all(1)
+                        finite[rows] &= fine
         for place in torch.nonzero(~finite)[:, 0].tolist():
             if place not in self.alive:
                 continue
-            found = norms[place]
+            found = {name: of_place(parts, place) for name, parts in heard.norms.items()}
             named = {} if was_extreme[place] else suspects(found)
-            named = named or self.bounds[place].past_suspect(found[self.program.update])
+            named = named or self._bound(place).past_suspect(found[self.program.update])
             what = f"the update of round {number} made weights or optimiser infinite and was undone"
             if named:
                 self._fail(
@@ -376,8 +288,9 @@ class StackedServer:
                 )
             else:
                 self._fail(place, f"{what}; no silo stands out: lower the learning rate or the penalty")
-        for place in set(range(len(self.members))) - self.alive:
-            self.weights[place].nan_to_num_(0.0, 0.0, 0.0)
+        ended = sorted(set(range(len(self.members))) - self.alive)
+        if ended:
+            self.weights[ended] = self.weights[ended].nan_to_num(0.0, 0.0, 0.0)
 
     @torch.no_grad()
     def _newton_steps(self, gradient: Tensor, hessian: Tensor) -> None:
@@ -411,48 +324,52 @@ class StackedServer:
 
     @property
     def _by_tensor(self) -> bool:
-        return self.program.algorithm.optimizer in _BY_TENSOR
+        return self.program.algorithm.optimizer in BY_TENSOR
 
     def _parameters(self, matrix: Tensor, rows: slice) -> list[Tensor]:
-        """Return what one optimiser moves, of weights or their update: rows, or the tensors of a model."""
+        """Return what one optimiser moves, of weights or their update: rows, or the tensors of models."""
         if not self._by_tensor:
             return [matrix[rows]]
-        return self.network.views(self.members[rows.start].model, matrix[rows.start])
+        model = self.members[rows.start].model
+        if self.program.algorithm.optimizer in _ALONE:
+            return self.network.views(model, matrix[rows.start])
+        return self.network.views(model, matrix[rows])
 
     def _groups(self) -> Iterator[tuple[slice, torch.optim.Optimizer, RateSchedule]]:
         """Yield the optimiser of rows with equal settings; its parameters share their memory."""
-        start = 0
+        name, start = str(self.program.algorithm.optimizer), 0
+        keys = [optimizer_key(member, name) for member in self.members]
         while start < len(self.members):
-            first, stop = optimizer_key(self.members[start]), start + 1
-            while (
-                not self._by_tensor
-                and stop < len(self.members)
-                and optimizer_key(self.members[stop]) == first
-            ):
+            stop = start + 1
+            while stop < len(self.members) and keys[stop] == keys[start] and name not in _ALONE:
                 stop += 1
             member, rows = self.members[start], slice(start, stop)
             options = member.options
             optimizer = make_optimizer(
-                str(self.program.algorithm.optimizer),
+                name,
                 [nn.Parameter(one) for one in self._parameters(self.weights, rows)],
                 options.learning_rate,
                 options.weight_decay,
                 member.optimizer_options,
             )
+            if isinstance(optimizer, LayerAdam):
+                optimizer.stacked = True
             for group in optimizer.param_groups:
                 group["initial"] = group["lr"]
             yield rows, optimizer, _schedule(options)
             start = stop
 
 
-def optimizer_key(member: Member) -> tuple[Any, ...]:
+def optimizer_key(member: Member, optimizer: str) -> tuple[Any, ...]:
     """Return what an optimiser and its schedule are made of, besides the algorithm."""
     options = member.options
+    shapes = [tuple(one.shape) for one in member.model.parameters()] if optimizer in BY_TENSOR else []
     return (
         options.learning_rate,
         options.weight_decay,
         repr(sorted(member.optimizer_options.items())),
         _schedule(options),
+        repr(shapes),
     )
 
 
@@ -480,9 +397,3 @@ def _penalty_weight(options: Options, number: int) -> float:
 def _newton(member: Member) -> tuple[Newton, list[nn.Parameter]]:
     parameters = list(member.model.parameters())
     return Newton(parameters, weight_decay=member.options.weight_decay), parameters
-
-
-def _norms(rows: Tensor) -> Tensor:
-    """Return the Euclidean norm of each row, in float64."""
-    found: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-    return found

@@ -99,11 +99,11 @@ class StackedNetwork:
         for parameter, value in zip(model.parameters(), self.views(model, row), strict=True):
             parameter.copy_(value)
 
-    def views(self, model: nn.Module, row: Tensor) -> list[Tensor]:
-        """Return what a row has of each parameter of a model, which shares the memory of the row."""
-        values = self.by_name(row).values()
+    def views(self, model: nn.Module, rows: Tensor) -> list[Tensor]:
+        """Return what rows have of each parameter of such a model, which shares the memory of the rows."""
+        values = self.by_name(rows).values()
         return [
-            value[_inside(parameter.shape)]
+            value[_inside(parameter.shape, value.dim())]
             for parameter, value in zip(model.parameters(), values, strict=True)
         ]
 
@@ -150,14 +150,32 @@ class StackedNetwork:
         return out
 
     @torch.no_grad()
-    def predict(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs of all models for the same x (examples, inputs) or for one x per model."""
-        shared = x.dim() == 2
-        return self.forward(weights, x.unsqueeze(0).expand(len(weights), *x.shape) if shared else x)[0]
+    def predict(self, weights: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+        """Return the outputs of models for as many examples each, narrower ones filled up with columns of 0.
+
+        An x that is the same tensor for all models is not copied.
+        """
+        first = inputs[0]
+        wide = {id(x): self.widened(x, weights.dtype) for x in inputs}
+        shared = len(wide) == 1
+        x = (
+            wide[id(first)].expand(len(weights), -1, -1)
+            if shared
+            else torch.stack([wide[id(x)] for x in inputs])
+        )
+        return self.forward(weights, x)[0]
+
+    def widened(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return inputs (examples, ...) as rows of a dtype, with columns of 0 up to the widest model."""
+        x = x.reshape(len(x), -1).to(dtype)
+        missing = self.width - x.shape[1]
+        return nn.functional.pad(x, (0, missing)) if missing else x
 
 
-def _inside(shape: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(0, length) for length in shape)
+def _inside(shape: Sequence[int], dimensions: int | None = None) -> tuple[slice, ...]:
+    """Return the place of a smaller tensor in one of as many dimensions or more, of which it has the last."""
+    before = 0 if dimensions is None else dimensions - len(shape)
+    return (*[slice(None)] * before, *(slice(0, length) for length in shape))
 
 
 class StackedPass(Pass):

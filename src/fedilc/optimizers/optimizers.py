@@ -212,7 +212,11 @@ class LayerAdam(FedAdam):
     Adam has one v per coordinate, and gives a coordinate that the geometric mean shrinks in every round steps
     as long as any other's. Here such a coordinate stays as small, relative to the others of its tensor, as
     the mean made it; the root mean square of a step is that of Adam's, so that Adam's rates suit it.
+
+    If `stacked` is set, the first dimension of every parameter counts models, and each has its own v.
     """
+
+    stacked = False
 
     def __init__(
         self,
@@ -231,15 +235,21 @@ class LayerAdam(FedAdam):
         if not state:
             state["step"] = torch.tensor(0.0)
             state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros((), dtype=parameter.dtype, device=parameter.device)
+            state["exp_avg_sq"] = torch.zeros_like(self._mean_square(gradient))
         state["step"] += 1
         count = state["step"].item()
-        # Summed in float64, so that the number of threads does not show after rounding.
-        square = gradient.to(wide_dtype(parameter.device)).square().mean().to(parameter.dtype)
+        square = self._mean_square(gradient)
         state["exp_avg"].lerp_(gradient, 1 - first)
         state["exp_avg_sq"].lerp_(square, 1 - second)
         scale = (state["exp_avg_sq"] / (1 - second**count)).sqrt() + group["eps"]
         parameter.sub_(group["lr"] / (1 - first**count) * state["exp_avg"] / scale)
+
+    def _mean_square(self, gradient: Tensor) -> Tensor:
+        """Return the mean of squares over the coordinates of a parameter, or of each model's."""
+        # Summed in float64, so that the number of threads does not show after rounding.
+        squares = gradient.to(wide_dtype(gradient.device)).square()
+        rest = tuple(range(1, gradient.dim()))
+        return (squares.mean(rest, keepdim=True) if self.stacked else squares.mean()).to(gradient.dtype)
 
 
 def __getattr__(name: str) -> type[torch.optim.Optimizer]:

@@ -72,12 +72,13 @@ class Moment:
     Attributes:
         round: the number of the round.
         places: which of the runs took part in the round and have not failed.
-        predict: gives the outputs (models, examples, outputs) of some of these runs for the same inputs.
+        predict: gives the outputs (models, examples, outputs) of some of these runs, each for inputs of its
+            own, with as many examples.
     """
 
     round: int
     places: list[int]
-    predict: Callable[[Sequence[int], Tensor], Tensor]
+    predict: Callable[[Sequence[int], Sequence[Tensor]], Tensor]
 
 
 Watch = Callable[[Moment], None]
@@ -168,10 +169,11 @@ class _Stack:
             )
             members.append((member, found.local.learning_rate if found.local is not None else 0.0))
         # Rows with equal settings follow one another, so that they share an optimiser.
-        groups = {
-            key: number for number, key in enumerate(dict.fromkeys(optimizer_key(m) for m, _ in members))
-        }
-        self.order = sorted(range(len(runs)), key=lambda place: groups[optimizer_key(members[place][0])])
+        optimizer = str(self.program.algorithm.optimizer)
+        keys = [optimizer_key(member, optimizer) for member, _ in members]
+        groups = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        self.order = sorted(range(len(runs)), key=lambda place: groups[keys[place]])
+        self.rows = {place: row for row, place in enumerate(self.order)}
         self.members = [members[place][0] for place in self.order]
         self.network = StackedNetwork(self.spec.model, max(widths))
         self.server = StackedServer(self.members, self.network, self.program)
@@ -222,11 +224,9 @@ class _Stack:
             return
         self.results[row] = self.server.shown[row].clone()
 
-    def _predict(self, places: Sequence[int], x: Tensor) -> Tensor:
-        rows = [self.order.index(place) for place in places]
-        x = x.reshape(len(x), -1).to(self.server.weights.dtype)
-        x = nn.functional.pad(x, (0, self.network.width - x.shape[1]))
-        return self.network.predict(self.server.shown[rows], x)
+    def _predict(self, places: Sequence[int], inputs: Sequence[Tensor]) -> Tensor:
+        rows = [self.rows[place] for place in places]
+        return self.network.predict(self.server.shown[rows], inputs)
 
     def _result(self, row: int) -> Trained:
         member = self.members[row]

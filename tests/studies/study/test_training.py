@@ -41,7 +41,7 @@ def test_losses_are_recorded_every_so_many_rounds_and_at_the_last(data: StudyDat
     assert list(found.curve) == ["2", "4", "5"]
     assert found.failed is None
     x, y = scored["H0"]
-    (loss,) = choosing_losses(Loss("binary"), found.predict(x).unsqueeze(0), y)
+    (loss,) = choosing_losses(Loss("binary"), found.predict(x).unsqueeze(0), [y])
     assert found.curve["5"]["H0"] == pytest.approx(loss)
     assert list(found.agreement) == ["1", "2", "3", "4", "5"]
 
@@ -57,9 +57,9 @@ def test_training_that_diverges_is_a_reason_and_no_error(data: StudyData) -> Non
 def test_another_share_of_positives_does_not_change_the_loss_that_settings_are_chosen_by() -> None:
     y = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
     logits = torch.tensor([[-1.0], [2.0], [-0.5], [0.3], [0.1], [0.2]])
-    one, other = choosing_losses(Loss("binary"), torch.stack([logits, logits + 3.0]), y)
+    one, other = choosing_losses(Loss("binary"), torch.stack([logits, logits + 3.0]), [y, y])
     assert one == pytest.approx(other)
-    assert np.isnan(choosing_losses(Loss("binary"), logits.unsqueeze(0), torch.ones(6))).all()
+    assert np.isnan(choosing_losses(Loss("binary"), logits.unsqueeze(0), [torch.ones(6)])).all()
 
 
 def test_quantities_are_learned_with_deviation_1_and_come_back_in_their_units() -> None:

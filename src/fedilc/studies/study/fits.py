@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,6 +28,8 @@ from fedilc.studies.study.data import StudyData
 from fedilc.training.stack import Moment, StackedRun
 
 _ROWS = 2048  # examples predicted at a time
+_SETS = 256  # sets of examples scored at a time
+_APART = 256 << 10  # bytes of a set; models of different larger ones are scored one set at a time
 
 Examples = tuple[Tensor, Tensor]
 # The widths of the hidden layers of "mlp"; None for "cnn"; or the name of a model, or module:function.
@@ -117,7 +119,7 @@ def fit_all(
         fitted = Fitted(partial(_predict, result.model, weights), weights, curve, agreement=known)
         if one.newton and one.scored:  # a regression is its minimum; weights on the way to it are not scored
             curve[str(one.rounds)] = {
-                name: float(choosing_losses(watching.loss, fitted.predict(x).unsqueeze(0), y)[0])
+                name: float(choosing_losses(watching.loss, fitted.predict(x).unsqueeze(0), [y])[0])
                 for name, (x, y) in one.scored.items()
             }
         found.append(fitted)
@@ -136,19 +138,26 @@ class _Watching:
         """Score the weights of models for which a score is due after this round."""
         self._done += len(moment.places)
         self.progress(self._done / self._total)
-        sets: dict[tuple[int, int], list[tuple[int, str]]] = {}
-        for place in moment.places:
-            if self.fits[place].scores_at(moment.round):
-                for name, (x, y) in self.fits[place].scored.items():
-                    sets.setdefault((id(x), id(y)), []).append((place, name))
-        for members in sets.values():
-            x, y = self.fits[members[0][0]].scored[members[0][1]]
-            losses = choosing_losses(self.loss, moment.predict([place for place, _ in members], x), y)
+        due = [place for place in moment.places if self.fits[place].scores_at(moment.round)]
+        for members in self._together(due):
+            sets = [self.fits[place].scored[name] for place, name in members]
+            outputs = moment.predict([place for place, _ in members], [x for x, _ in sets])
+            losses = choosing_losses(self.loss, outputs, [y for _, y in sets])
             for (place, name), value in zip(members, losses.tolist(), strict=True):
                 self.curves[place].setdefault(str(moment.round), {})[name] = value
 
+    def _together(self, places: Sequence[int]) -> Iterator[list[tuple[int, str]]]:
+        """Yield the sets of examples that are scored at once: as many examples each, in bounded memory."""
+        sets: dict[Hashable, list[tuple[int, str]]] = {}
+        for place in places:
+            for name, (x, _) in self.fits[place].scored.items():
+                key = (len(x), None if x.nbytes <= _APART else id(x))
+                sets.setdefault(key, []).append((place, name))
+        for members in sets.values():
+            yield from (members[at : at + _SETS] for at in range(0, len(members), _SETS))
 
-def choosing_losses(loss: Loss, outputs: Tensor, y: Tensor) -> NDArray[np.float64]:
+
+def choosing_losses(loss: Loss, outputs: Tensor, labels: Sequence[Tensor]) -> NDArray[np.float64]:
     """Return the losses that settings are chosen by: mean losses, of binary labels with a refitted intercept.
 
     Sites differ in how common the positive class is. Without the refit, settings that predict almost nothing
@@ -158,16 +167,15 @@ def choosing_losses(loss: Loss, outputs: Tensor, y: Tensor) -> NDArray[np.float6
     Args:
         loss: of the data.
         outputs: of each model (models, examples, outputs).
-        y: one label per example.
+        labels: one label per example, for each model.
     """
-    outputs = outputs.double()
+    outputs, y = outputs.double(), torch.stack([one.double() for one in labels])
     if task_of(loss.name) == "binary":
         logits = outputs[:, :, 0].numpy()
-        intercepts = calibration_intercept(y.double().numpy(), logits, np.ones(logits.shape))
+        intercepts = calibration_intercept(y.numpy(), logits, np.ones(logits.shape))
         outputs = outputs + torch.from_numpy(intercepts).view(-1, 1, 1)
-    labels = loss.labels(y, outputs.dtype).repeat(len(outputs))
-    found = loss.per_example(outputs.flatten(0, 1), labels).view(len(outputs), -1)
-    losses: NDArray[np.float64] = found.mean(1).numpy()
+    found = loss.per_example(outputs.flatten(0, 1), loss.labels(y.flatten(), outputs.dtype))
+    losses: NDArray[np.float64] = found.view(y.shape).mean(1).numpy()
     return losses
 
 
@@ -186,7 +194,7 @@ def fit_estimator(
     for name, (inputs, labels) in (scored or {}).items():
         for number, outputs in found.staged(_rows(inputs)):
             scores = curve.setdefault(str(number), {})
-            scores[name] = float(choosing_losses(loss, torch.from_numpy(outputs).unsqueeze(0), labels)[0])
+            scores[name] = float(choosing_losses(loss, torch.from_numpy(outputs).unsqueeze(0), [labels])[0])
     weights = {name: torch.from_numpy(values) for name, values in found.coefficients.items()}
     return Fitted(lambda inputs: torch.from_numpy(found.outputs(_rows(inputs))), weights, curve)
 
