@@ -372,7 +372,8 @@ class StackedSilo:
         """Return the examples in the order of each model: `orders` has a row per distinct one."""
         if len(orders) == 1:
             if self.x.stride(0) == 0:  # one table for all models: it is copied once
-                return self.x[0][orders[0]].unsqueeze(0).expand(len(self.y), -1, -1), self.y[:, orders[0]]
+                x = self.x[0].index_select(0, orders[0])  # takes less than half the time of brackets
+                return x.unsqueeze(0).expand(len(self.y), -1, -1), self.y[:, orders[0]]
             return self.x[:, orders[0]], self.y[:, orders[0]]
         models = torch.arange(len(self.y)).unsqueeze(1)
         return self.x[models, orders[which]], self.y[models, orders[which]]

@@ -33,6 +33,12 @@ def _turn(widths, given, found, back):
         start += q
 
 
+@njit(inline="always", **OPTIONS)
+def _part(values, start, rows, columns):
+    """Return a matrix in a row of memory: without gaps, the innermost loops become vector instructions."""
+    return values[start : start + rows * columns].reshape(rows, columns)
+
+
 @njit(**OPTIONS)
 def _forward(inputs, weight, bias, out):
     for i in range(len(inputs)):
@@ -46,10 +52,8 @@ def _forward(inputs, weight, bias, out):
 
 @njit(**OPTIONS)
 def _relu(values):
-    for i in range(len(values)):
-        row = values[i]
-        for j in range(len(row)):
-            row[j] = 0 if row[j] < 0 else row[j]  # NaN stays NaN
+    for j in range(len(values)):
+        values[j] = 0 if values[j] < 0 else values[j]  # NaN stays NaN
 
 
 @njit(**OPTIONS)
@@ -154,9 +158,9 @@ def take_steps(
 ):
     """Take the local steps of models start..stop: write their weights, mean gradients and mean losses."""
     layers, most, examples = len(widths) - 1, widths.max(), y.shape[1]
-    seen = np.empty((layers + 1, size, most), weights.dtype)
-    deltas, labels = np.empty((2, size, most), weights.dtype), np.empty(size, weights.dtype)
-    turned = np.empty((most, most), weights.dtype)
+    seen = np.empty((layers + 1, size * most), weights.dtype)
+    deltas, labels = np.empty((2, size * most), weights.dtype), np.empty(size, weights.dtype)
+    turned = np.empty(most * most, weights.dtype)
     w = np.empty(weights.shape[1], weights.dtype)
     g, begun, mean, correction = np.empty_like(w), np.empty_like(w), np.empty_like(w), np.zeros_like(w)
     pull = weights.dtype.type(proximal)
@@ -172,31 +176,33 @@ def take_steps(
             epoch, first = number // each, number % each * size
             order = orders[which[model], epoch % orders.shape[1]][first : first + size]
             rows = len(order)
+            inputs = _part(seen[0], 0, rows, widths[0])
             for i in range(rows):
                 labels[i] = y[model, order[i]]
-                for k in range(widths[0]):
-                    seen[0, i, k] = x[model, order[i], k]
+                row, given = inputs[i], x[model, order[i]]
+                for k in range(len(row)):
+                    row[k] = given[k]
             place = 0
             for layer in range(layers):
                 p, q = widths[layer], widths[layer + 1]
-                weight, place = w[place : place + p * q].reshape(p, q), place + p * q
-                out = seen[layer + 1, :rows, :q]
-                _forward(seen[layer, :rows, :p], weight, w[place : place + q], out)
-                place += q
+                inputs, out = _part(seen[layer], 0, rows, p), _part(seen[layer + 1], 0, rows, q)
+                _forward(inputs, _part(w, place, p, q), w[place + p * q : place + p * q + q], out)
+                place += p * q + q
                 if layer < layers - 1:
-                    _relu(out)
-            logits = seen[layers, :rows, : widths[layers]]
-            total += _losses(logits, labels, class_weights, kind, deltas[layers % 2])
+                    _relu(seen[layer + 1][: rows * q])
+            delta = _part(deltas[layers % 2], 0, rows, widths[layers])
+            logits = _part(seen[layers], 0, rows, widths[layers])
+            total += _losses(logits, labels, class_weights, kind, delta)
             taken += rows
             for layer in range(layers - 1, -1, -1):
                 p, q = widths[layer], widths[layer + 1]
                 place -= p * q + q
-                parts, bias = slice(place, place + p * q), slice(place + p * q, place + p * q + q)
-                inputs, delta = seen[layer, :rows, :p], deltas[(layer + 1) % 2, :rows, :q]
-                _weight_gradient(inputs, delta, g[parts].reshape(p, q), g[bias])
+                inputs = _part(seen[layer], 0, rows, p)
+                _weight_gradient(inputs, delta, _part(g, place, p, q), g[place + p * q : place + p * q + q])
                 if layer:
-                    out = deltas[layer % 2, :rows, :p]
-                    _input_gradient(delta, w[parts].reshape(p, q), inputs, turned[:q, :p], out)
+                    out = _part(deltas[layer % 2], 0, rows, p)
+                    _input_gradient(delta, _part(w, place, p, q), inputs, _part(turned, 0, q, p), out)
+                    delta = out
             for j in range(len(w)):
                 mean[j] += g[j] / steps
                 w[j] -= rate * (g[j] + correction[j] + pull * (w[j] - begun[j]))
