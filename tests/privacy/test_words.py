@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fedilc.errors import ConfigError, ProtocolError
 from fedilc.federation import Reply
 from fedilc.federation.program import EVALUATE, MATCHED, STATISTICS, UPDATE, Program
+from fedilc.federation.protocol import TotalReply
 from fedilc.federation.rounding import round_reply
 from fedilc.privacy.words import COUNTS, VALUES, SumForm, require_summable
 from fedilc.runtimes.remote.run import RemoteRun
@@ -121,19 +122,36 @@ def test_sides_of_fewer_silos_than_min_side_are_not_in_the_words() -> None:
     assert np.array_equal(form.values(replies[0], kept), before)
 
 
-def test_metrics_that_a_silo_lacks_are_left_out_of_the_mean() -> None:
-    program = program_of()
-    form, replies = SumForm(program, program.steps[EVALUATE], 5), replies_to(program, EVALUATE, 0)
-    replies[1].metrics = {}
-    kept = np.zeros(0, bool)
+def evaluated(replies: list[Reply], program: Program) -> TotalReply:
+    form = SumForm(program, program.steps[EVALUATE], 5)
+    kept = form.kept(sum(map(form.counts, replies), np.zeros(form.words(COUNTS, None), np.uint32)))
     words = sum(
         (form.values(reply, kept) for reply in replies), np.zeros(form.words(VALUES, kept), np.uint64)
     )
-    total = form.total(SILOS, {}, words, None, kept)
+    return form.total(SILOS, {}, words, None, kept)
+
+
+def test_metrics_that_a_silo_lacks_are_left_out_of_the_mean() -> None:
+    program = program_of()
+    replies = replies_to(program, EVALUATE, 0)
+    replies[1].metrics = {}
+    total = evaluated(replies, program)
     first = next(iter(program.steps[EVALUATE].metrics))
     assert total.metrics[first] == (0.25 * (2 + 3 + 4), 3)
     others = [pair for name, pair in total.metrics.items() if name not in (first, "examples")]
     assert all(pair == (0.25 * (2 + 3 + 4), 4) for pair in others)
+
+
+def test_a_metric_that_fewer_than_three_silos_have_is_not_summed() -> None:
+    """The sum of one silo's AUROC is its AUROC."""
+    program = program_of()
+    replies = replies_to(program, EVALUATE, 0)
+    first, second, *_ = program.steps[EVALUATE].metrics
+    for reply in replies[:3]:
+        reply.metrics[first] = None
+    total = evaluated(replies, program)
+    assert first not in total.metrics
+    assert total.metrics[second][1] >= 4
 
 
 def test_what_is_not_finite_is_not_sent() -> None:

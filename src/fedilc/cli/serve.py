@@ -223,14 +223,8 @@ class _Serving:
         if self.roster is None:
             raise ConfigError("secure sums need --roster FILE, which `fedilc key roster` writes")
         require_extra("secure", "a run with secure sums", "cryptography")
-        from fedilc.data.sources import RemoteTables
         from fedilc.privacy.identities import USUAL_SILOS, read_roster
 
-        if isinstance(self.settings.data, RemoteTables):
-            raise ConfigError(
-                "source='remote-tables' asks each silo for sums of its own table, which secure sums would "
-                "hide; use source='remote' with columns"
-            )
         if self.wire != "exact":
             raise ConfigError("masked words are sent as they are; leave out --wire")
         found = read_roster(self.roster)
@@ -257,7 +251,8 @@ class _Serving:
                 from fedilc.runtimes.rest.survey import survey_tables
 
                 listens = self.target, self.address, self.tokens, self.round_timeout
-                made, address = survey_tables(self.settings, data, *listens, partial(_say, self.console))
+                say = partial(_say, self.console)
+                made, address = survey_tables(self.settings, data, *listens, say, roster)
             serve(
                 RemoteRun.of(self.settings, self.folder, self.model, self.wire, made, digest),
                 self.target,

@@ -4,6 +4,7 @@
   split into a lower part of 32 bits and the rest, as all numbers are (loss, distance, metrics).
 - geometric means: first counts of both signs, in one word of 32 bits; then sums of logarithms, one word for
   each side that has at least `min_side` members. Other sides would reveal single silos and are not sent.
+- metrics: first how many silos have each; then the sums of those that at least three have.
 
 No sum of at most 100 silos leaves its part of a word, so that sums modulo the word size are the sums.
 """
@@ -26,7 +27,14 @@ from fedilc.aggregation.geometric import WeightedGeometricMean
 from fedilc.aggregation.packed_sums import Sums
 from fedilc.aggregation.signed_logs import SignedLogs
 from fedilc.errors import ConfigError, ProtocolError
-from fedilc.federation.program import MATCHED, PENALTY_WEIGHT, STATE_ROUND, UPDATE, Program
+from fedilc.federation.program import (
+    MATCHED,
+    PENALTY_WEIGHT,
+    SECURE_MIN_SIDE,
+    STATE_ROUND,
+    UPDATE,
+    Program,
+)
 from fedilc.federation.protocol import Answer, Reply, Step, TotalReply
 from fedilc.federation.rounding import NUMBER_UNIT, rounded_number
 
@@ -57,8 +65,8 @@ class SumForm:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the sums of the step: counts of signs first, if there is a geometric mean."""
-        return (COUNTS, VALUES) if any(True for _ in self._signed) else (VALUES,)
+        """Return the sums of the step: first counts of signs, or of silos that have a metric, if any."""
+        return (COUNTS, VALUES) if self.sides else (VALUES,)
 
     def kind(self, part: str) -> str:
         """Return what a sum is of: both kinds of update steps add up the same gradients."""
@@ -72,29 +80,38 @@ class SumForm:
 
     @cached_property
     def sides(self) -> int:
-        """Return how many sides of coordinates the geometric means of the step have."""
-        return sum(2 * like.numel() for _, _, like, _ in self._signed)
+        """Return how many sides of coordinates the geometric means of the step have, and metrics."""
+        return self._signs + len(self.step.metrics)
 
     def words(self, part: str, kept: NDArray[np.bool_] | None) -> int:
         """Return how many words a part has, if these sides are kept."""
         if part == COUNTS:
-            return self.sides // 2
-        found = 0 if kept is None else int(kept.sum())
+            return self._signs // 2 + len(self.step.metrics)
+        found = 0 if kept is None else int(kept[: self._signs].sum()) + 3 * int(kept[self._signs :].sum())
         for answer, _, like in self._groups:
             terms = answer.aggregator.terms(torch.empty(0, dtype=like.dtype))
             found += len(terms) * like.numel() * (2 if self._is_weighted(answer) else 1)
-        return found + 2 * len(self._summed) + 3 * len(self.step.metrics)
+        return found + 2 * len(self._summed)
 
     def counts(self, reply: Reply) -> NDArray[np.uint32]:
-        """Return the counts of both signs in each coordinate: positives in the lower half of a word."""
+        """Return the counts of both signs in each coordinate: positives in the lower half of a word.
+
+        For metrics it is 1 if the silo has the metric.
+        """
         found = [
             self._logs(reply, group, name, answer)[0].numpy().astype(np.uint32)
             for group, name, _, answer in self._signed
         ]
-        return np.concatenate([counts[0] + (counts[1] << np.uint32(16)) for counts in found])
+        metrics = np.array(
+            [_metric(reply, name) is not None for name in sorted(self.step.metrics)], np.uint32
+        )
+        return np.concatenate([*(counts[0] + (counts[1] << np.uint32(16)) for counts in found), metrics])
 
     def kept(self, counts: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Return which sides have enough members to be added up, positive sides first in each tensor."""
+        """Return which sides have enough members to be added up, positive sides first in each tensor.
+
+        After them follows which metrics enough silos have.
+        """
         if len(counts) and max(int((counts & 0xFFFF).max()), int((counts >> 16).max())) > self.silos:
             raise ProtocolError(_IMPOSSIBLE)
         found, start = [], 0
@@ -103,24 +120,23 @@ class SumForm:
             start += like.numel()
             least = _geometric(answer).min_side
             found += [(part & 0xFFFF) >= least, (part >> 16) >= least]
-        return np.concatenate(found) if found else np.zeros(0, bool)
+        return np.concatenate([*found, counts[start:] >= SECURE_MIN_SIDE])
 
     def values(self, reply: Reply, kept: NDArray[np.bool_]) -> NDArray[np.uint64]:
         """Return all else: values, sums of logarithms of the kept sides, numbers and metrics."""
         found: list[NDArray[Any]] = []
         factor = int(reply.numbers.get("examples") or 1)
-        for group, name, answer, like in self._tensors:
+        for group, name, answer, _ in self._tensors:
             terms = answer.aggregator.terms(reply.tensors[group][name].detach().cpu().unsqueeze(0))
             for term in terms.values():
                 found += self._whole(term.flatten(), answer, factor, name)
-            _ = like
         start = 0
         for group, name, like, answer in self._signed:
             _, logs = self._logs(reply, group, name, answer)
             taken = kept[start : start + 2 * like.numel()]
             found.append(logs.numpy().reshape(-1)[taken])
             start += 2 * like.numel()
-        found.append(np.array(list(self._numbers(reply, factor)), dtype=np.uint64))
+        found.append(np.array(list(self._numbers(reply, factor, kept)), dtype=np.uint64))
         return np.concatenate(
             [part.astype(np.int64).view(np.uint64) if part.dtype != np.uint64 else part for part in found]
         )
@@ -167,7 +183,7 @@ class SumForm:
             seen += size
         numbers = {name: _number(take(2)) * _unit_of(name) for name in self._summed}
         metrics: dict[str, tuple[float, int]] = {}
-        for name in sorted(self.step.metrics):
+        for name in self._measured(kept):
             value = _number(take(2)) * _unit_of(name)
             metrics[name] = value, int(_possible(take(1), len(silos)))
         weight = numbers["examples"] if self._weighs_examples and "examples" in numbers else float(len(silos))
@@ -209,6 +225,10 @@ class SumForm:
         for _, name, answer, like in self._tensors:
             yield answer, name, like
 
+    @cached_property
+    def _signs(self) -> int:
+        return sum(2 * like.numel() for _, _, like, _ in self._signed)
+
     @property
     def _signed(self) -> Iterator[tuple[str, str, Tensor, Answer]]:
         for group, name, answer, like in self._tensors:
@@ -239,18 +259,28 @@ class SumForm:
         yield (units - upper * _BASE).long().numpy()
         yield upper.long().numpy()
 
-    def _numbers(self, reply: Reply, factor: int) -> Iterator[int]:
+    def _numbers(self, reply: Reply, factor: int, kept: NDArray[np.bool_]) -> Iterator[int]:
         for name in self._summed:
             number = reply.numbers[name]
             if number is None or not math.isfinite(number):
                 raise ProtocolError(f"this silo's {name} is not finite, and nothing was sent; check its data")
             weight = factor if name == _LOSS and self._weighs_examples else 1
             yield from _halves(name, number, weight)
-        for name in sorted(self.step.metrics):
-            number = reply.metrics.get(name)
-            defined = number is not None and math.isfinite(number)
-            yield from _halves(name, number if defined and number is not None else 0.0, 1)
-            yield int(defined)
+        for name in self._measured(kept):
+            number = _metric(reply, name)
+            yield from _halves(name, number or 0.0, 1)
+            yield int(number is not None)
+
+    def _measured(self, kept: NDArray[np.bool_]) -> list[str]:
+        """Return the metrics that enough silos have."""
+        names = sorted(self.step.metrics)
+        return [name for name, taken in zip(names, kept[self._signs :], strict=True) if taken]
+
+
+def _metric(reply: Reply, name: str) -> float | None:
+    """Return a metric of a silo; None if it has none, such as an AUROC of one class."""
+    number = reply.metrics.get(name)
+    return float(number) if number is not None and math.isfinite(number) else None
 
 
 def _geometric(answer: Answer) -> WeightedGeometricMean:

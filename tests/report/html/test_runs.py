@@ -67,3 +67,10 @@ def test_a_silo_that_pointed_against_the_others_is_named_with_its_rounds_and_met
         "The updates of silo 'b' pointed against those of most other silos for up to 11 rounds in a row "
         "(fedsgd, mine): look at its data, and train once without it."
     ]
+
+
+def test_what_secure_sums_hide_is_said() -> None:
+    history = [{"round": 1, "train_loss": 0.5, "members": 5, "silos": {}, "without_penalty": "e was removed"}]
+    stored = StoredRun(Path(), {"algorithm": "x", "seed": 0, "silos": {}}, history, [])
+    (said,) = [s for s in runs_part(RunGroup("hidden", {"x": {0: stored}})).verdict if "Secure" in s]
+    assert said.endswith("1 rounds went without the penalty, because a silo was removed.")

@@ -98,7 +98,21 @@ def _verdict(group: RunGroup) -> list[str]:
         if metric == "test_loss"
         else "These runs cannot show how methods do at a held-out site; fedilc study measures it."
     )
-    return [first, *_how_sure(values, best), *_at_the_end(group, metric, best), *_against(group), not_shown]
+    noticed = [*_against(group), *_hidden(group)]
+    return [first, *_how_sure(values, best), *_at_the_end(group, metric, best), *noticed, not_shown]
+
+
+def _hidden(group: RunGroup) -> list[str]:
+    """Say what secure sums hide, and which rounds went without the penalty."""
+    records = [record for runs in group.methods.values() for run in runs.values() for record in run.history]
+    if not any("members" in record for record in records):
+        return []
+    without = sum("without_penalty" in record for record in records)
+    said = f" {without} rounds went without the penalty, because a silo was removed." if without else ""
+    return [
+        "Secure sums: the coordinator learnt totals over the silos only, so that there are no losses, "
+        f"numbers of examples or norms of single silos here.{said}"
+    ]
 
 
 def _against(group: RunGroup) -> list[str]:

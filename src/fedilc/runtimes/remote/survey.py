@@ -13,12 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
 from fedilc.data.sources import RemoteTables, Section
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import ConfigError, DataError, ProtocolError, nearest
 from fedilc.runtimes.remote.manifest import PROTOCOL, Name, read_received
+from fedilc.storage.files import json_digest
 from fedilc.storage.run_folder import SUMMARIES
 
 if TYPE_CHECKING:
@@ -41,11 +48,25 @@ class Survey(Section):
     run: Name
     silos: list[Name] = Field(max_length=100_000)
     table: TableSettings
+    roster: Name | None = Field(None, description="digest of the silos' public keys, for secure sums")
+    members: int = Field(0, ge=0, description="how many silos a secure sum needs at least")
 
     @classmethod
-    def of(cls, run: str, data: RemoteTables) -> Survey:
+    def of(cls, run: str, data: RemoteTables, roster: str | None = None, members: int = 0) -> Survey:
         """Return the survey of a run whose tables are at the silos."""
-        return cls(run=run, silos=data.silos, table=data.settings())
+        return cls(run=run, silos=data.silos, table=data.settings(), roster=roster, members=members)
+
+    @property
+    def hash(self) -> str:
+        """Return the SHA-256 of the survey."""
+        return json_digest(self.model_dump(mode="json"))
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only secure sums need, so that earlier silos can read the survey."""
+        values: dict[str, Any] = dump(self)
+        hidden = () if self.roster is not None else ("roster", "members")
+        return {key: value for key, value in values.items() if key not in hidden}
 
     def preprocessing(self, summaries: Mapping[str, SiloSummary]) -> Preprocessing:
         """Return the preprocessing that follows from summaries."""

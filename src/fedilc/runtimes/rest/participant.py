@@ -48,13 +48,18 @@ from fedilc.storage.files import byte_size, parse_json, write_atomically
 
 if TYPE_CHECKING:
     from fedilc.data.tables.silo_summary import SiloSummary
-    from fedilc.runtimes.rest.secure_silo import SecureMember, SecureSilo
+    from fedilc.runtimes.rest.secure_silo import SecureMember, SecureSilo, SurveySilo
 
 MAX_PARAMETERS = 2**28
 _FILE = "runs.json"
 _CONSENTS = "summaries.json"
+_NEEDS_KEY = (
+    "the run has secure sums: name this silo's `key`, which `fedilc key new` makes, and the `roster` of all "
+    "silos' keys"
+)
 _EMPTY_PAUSE_SECONDS = 1.0  # a proxy that answers at once must not make a silo ask without pause
 _SURVEY_SECONDS = 0.5
+_SURVEY_BYTES = 8 << 20  # of one phase of its sums
 _ATTEMPTS = 5
 _RETRIED = (400, 422)  # damaged on the way, or refused: ask for the task again, with its weights
 _REJOIN = (404, 409)  # the coordinator was restarted, or has closed the task: join again
@@ -377,6 +382,7 @@ class Participant(RunMember):
     _client: SiloClient = field(init=False)
     _summarised: str | None = field(init=False, default=None)
     _sent: str | None = field(init=False, default=None)
+    _in_survey: SurveySilo | None = field(init=False, default=None)
 
     def take_part(self) -> str:
         """Work until the run is over; return how it ended."""
@@ -385,10 +391,7 @@ class Participant(RunMember):
         if self.secure is not None:
             self.secure.require_fits(manifest, self.name)
         elif manifest.secure:
-            raise ConfigError(
-                "the run has secure sums: name this silo's `key`, which `fedilc key new` makes, and the "
-                "`roster` of all silos' keys"
-            )
+            raise ConfigError(_NEEDS_KEY)
         self._require_same_table(manifest)
         folder = self.limits.state
         self._client = make_client(manifest, self.name, self.make_silo, self.build, self.device, folder)
@@ -405,10 +408,17 @@ class Participant(RunMember):
     def _answer_survey(self, body: Mapping[str, Any]) -> None:
         survey = read_survey(body["survey"])
         require_silo(self.name, survey.run, survey.silos)
+        if self.secure is not None:
+            self.secure.require_fits(survey, self.name)
+        elif survey.roster is not None:
+            raise ConfigError(_NEEDS_KEY)
         if self.table is None:
             raise CoordinatorError("the run is over tables of silos; name this silo's table with `data`")
         of_table, where = self.table.digest(), (self.http.url, self.name, survey.run)
         agreed = self.limits.agreed(*where, of_table)
+        if self._in_survey is not None:
+            self._answer_phase(self._in_survey)
+            return
         if self.name not in body["missing"]:
             self.log("waiting for the summaries of other silos", "waiting")
             return
@@ -426,11 +436,32 @@ class Participant(RunMember):
             # Remembered before it is sent: if this process dies in between, the owner was asked already.
             self.table.agree(summary, survey, digest, bool(before))
             self._remember(*where, of_table, digest)
+        self._summarised, self._sent = of_table, digest
+        if self.secure is not None:
+            from fedilc.runtimes.rest.secure_silo import SiloSums, SurveySilo
+
+            sums = SiloSums(self.secure, self.name, self.limits.consent_folder, self.log)
+            self._in_survey = SurveySilo(survey, summary, of_table, sums)
+            self.log(f"its summary {digest[:16]} is sent in secure sums over {len(survey.silos)} silos only")
+            return
         response = self.http.call("PUT", self._path("summary"), content=sent)
         if response.status != 200:
             self._refused(response)
-        self._summarised, self._sent = of_table, digest
         self.log(f"sent the summary {digest[:16]}: {len(summary.columns)} columns of {summary.rows} rows")
+
+    def _answer_phase(self, own: SurveySilo) -> None:
+        """Answer the phase of a sum of the survey that is open for this silo, if there is one."""
+        response = self.http.call("GET", self._path("survey"), _SURVEY_BYTES)
+        found = response.json()
+        if response.status != 200 or not isinstance(found, dict):
+            raise _UnreadableError(f"{self.http.url} answers {response.status}: {response.reason}")
+        if found.get("message") is None:
+            self.log("waiting for other silos", "waiting")
+            return
+        answer = json.dumps(own.answer(found["message"])).encode()
+        response = self.http.call("PUT", self._path("survey"), content=answer)
+        if response.status not in (200, *_REJOIN):
+            self._refused(response)
 
     def _remember(self, url: str, silo: str, run: str, table: str, digest: str) -> None:
         try:

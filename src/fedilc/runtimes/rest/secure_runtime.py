@@ -30,7 +30,14 @@ from fedilc.privacy.secure_sums import SumCollector, SumContext, threshold
 from fedilc.privacy.words import VALUES, SumForm
 from fedilc.runtimes.remote.manifest import Manifest, read_received
 from fedilc.runtimes.remote.open_request import OpenRequest
-from fedilc.runtimes.remote.secure_messages import ANSWERS, SecureAnswer, seen_digests, words_like
+from fedilc.runtimes.remote.secure_messages import (
+    ANSWERS,
+    SecureAnswer,
+    Take,
+    run_attempt,
+    seen_digests,
+    words_like,
+)
 from fedilc.runtimes.remote.wire import (
     MASK,
     TensorSchema,
@@ -53,7 +60,7 @@ class PhaseReply(Reply):
     """A silo's answer in one phase of a secure sum."""
 
     answer: SecureAnswer
-    words: Tensor | None = None
+    words: NDArray[Any] | None = None
 
 
 class OpenPhase(OpenRequest):
@@ -116,7 +123,7 @@ class OpenPhase(OpenRequest):
                     "its masked words must say the round of its control variate, if it has one"
                 )
             tensors, _ = unpack(body, self._like, _HEADER_ROOM)
-            reply.words = tensors["words"]["words"] if self.phase == MASK else None
+            reply.words = _as_words(tensors["words"]["words"]) if self.phase == MASK else None
         return reply
 
 
@@ -170,6 +177,7 @@ class SecureRuntime(RestRuntime):
     ) -> None:
         self.roster, self._admits = roster, admits
         self._refusals: dict[str, tuple[str, int]] = {}
+        self._measured: NDArray[np.bool_] | None = None
         super().__init__(queue, max(min_silos, threshold(len(roster.keys))), round_timeout)
 
     def total(
@@ -183,6 +191,11 @@ class SecureRuntime(RestRuntime):
         step = self.queue.manifest.program.steps[request.step]
         form = SumForm(self.queue.manifest.program, step, len(self.queue.silos))
         digest = tensors_digest(request.weights)
+        if step.metrics and self._measured is not None:
+            words, silos = self._repeat(
+                _Sum(request, form, VALUES, digest, False, self._measured), request.silos
+            )
+            return form.total(silos, like, words, None, self._measured)
         first = _Sum(request, form, form.parts[0], digest, exactly or form.depends_on_silos)
         first = replace(first, check_states=check_states)
         try:
@@ -195,6 +208,8 @@ class SecureRuntime(RestRuntime):
             if first.part == VALUES:
                 return form.total(silos, like, found, None, np.zeros(0, bool))
             kept = form.kept(found)
+            if step.metrics:  # which silos have a metric follows from their validation sets
+                self._measured = kept
             values, silos = self._repeat(_Sum(request, form, VALUES, digest, True, kept), silos)
             return form.total(silos, like, values, found, kept)
         except ProtocolError as error:
@@ -238,75 +253,24 @@ class SecureRuntime(RestRuntime):
         collector = SumCollector(context, self.roster)
         seen = seen_digests(request, manifest.hash, what.weights_digest, what.sides)
 
-        def phase(
-            name: str,
-            asked: Sequence[str],
-            own: Callable[[str], Mapping[str, Any]],
-            take: Callable[[str, PhaseReply], None],
-            most: bool = False,
-        ) -> None:
-            message = {"phase": name, "part": what.part, "attempt": context.attempt}
-            like = words_like(what.form, what.part, what.kept)
-            opened = OpenPhase(
-                request, manifest, message, {s: own(s) for s in asked}, what.weights_digest, like, what.sides
-            )
-            needed = threshold(len(self.roster.keys)) if most else len(silos) if exactly else self.min_silos
-            self._collect(opened, needed, take)
+        like, needed = words_like(what.form, what.part, what.kept), len(silos) if exactly else self.min_silos
+        enough = {"sign": threshold(len(self.roster.keys)), "unmask": threshold(len(self.roster.keys))}
 
-        def nothing(_silo: str) -> Mapping[str, Any]:
-            return {}
+        def ask(phase: str, own: Mapping[str, Mapping[str, Any]], take: Take) -> None:
+            message = {"phase": phase, "part": what.part, "attempt": attempt}
+            opened = OpenPhase(request, manifest, message, own, what.weights_digest, like, what.sides)
+            self._collect(opened, enough.get(phase, needed), take)
 
-        def offers(_silo: str) -> Mapping[str, Any]:
-            return {"offers": {name: offer.model_dump() for name, offer in collector.offers.items()}}
-
-        def sealed(silo: str) -> Mapping[str, Any]:
-            return {"sealed": collector.sealed_for(silo)}
-
-        def survivors(_silo: str) -> Mapping[str, Any]:
-            return {"survivors": sorted(collector.survivors)}
-
-        def signatures(_silo: str) -> Mapping[str, Any]:
-            return {"signatures": collector.signatures}
-
-        phase("offer", silos, nothing, lambda s, r: collector.add_offer(s, _given(r.answer.offer)))
-        phase(
-            "share",
-            tuple(collector.offers),
-            offers,
-            lambda s, r: collector.add_sealed(s, _given(r.answer.sealed)),
-        )
-        states: dict[str, int] = {}
-
-        def add_words(silo: str, reply: PhaseReply) -> None:
-            collector.add_words(silo, _as_words(reply.words))
-            if reply.answer.state is not None:
-                states[silo] = reply.answer.state
-
-        phase(MASK, tuple(collector.sealed), sealed, add_words)
-        what.check_states(states)
-        names = tuple(collector.survivors)
-        phase(
-            "sign",
-            names,
-            survivors,
-            lambda s, r: collector.add_signature(s, _given(r.answer.signature), seen),
-            True,
-        )
-        names = tuple(collector.signatures)
-        phase(
-            "unmask", names, signatures, lambda s, r: collector.add_shares(s, _given(r.answer.shares)), True
-        )
-        over = tuple(name for name in request.silos if name in collector.survivors)
         try:
-            total = collector.total()
+            total = run_attempt(collector, silos, seen, ask, what.check_states)
         except ProtocolError as error:
             self._refused("", str(error))
             raise _TryAgainError from error
         for liar in collector.liars:
             self.queue.strike(liar, "it sent a wrong share of a secret")
-        return total, over
+        return total, tuple(name for name in silos if name in collector.survivors)
 
-    def _collect(self, opened: OpenPhase, needed: int, take: Callable[[str, PhaseReply], None]) -> None:
+    def _collect(self, opened: OpenPhase, needed: int, take: Take) -> None:
         """Take the answers of a phase until all silos have answered, or `needed` have and the time is up."""
         self.queue.open(opened)
         waiting, taken, on_time = set(opened.asked), 0, True
@@ -330,7 +294,7 @@ class SecureRuntime(RestRuntime):
         if taken < needed:
             raise _TryAgainError
 
-    def _take(self, silo: str, reply: object, take: Callable[[str, PhaseReply], None]) -> bool:
+    def _take(self, silo: str, reply: object, take: Take) -> bool:
         """Take one answer; return False if the silo cannot go on with this attempt."""
         assert isinstance(reply, PhaseReply)
         if reply.answer.earlier is not None and self._is_possible(reply.answer.earlier):
@@ -360,12 +324,5 @@ class SecureRuntime(RestRuntime):
             raise SilosLostError(f"{who}{reason}; correct the problem and resume")
 
 
-def _given(value: Any) -> Any:
-    if value is None:
-        raise ProtocolError("its answer lacks what was asked for")
-    return value
-
-
-def _as_words(words: Tensor | None) -> NDArray[Any]:
-    assert words is not None
+def _as_words(words: Tensor) -> NDArray[Any]:
     return words.numpy().view(np.uint32 if words.dtype == torch.int32 else np.uint64)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -21,10 +21,20 @@ from fedilc.privacy.masks import Words
 from fedilc.privacy.secure_sums import OtherListError, SiloSum, SumContext
 from fedilc.privacy.words import COUNTS, SumForm
 from fedilc.runtimes.remote.manifest import Manifest, read_received
-from fedilc.runtimes.remote.secure_messages import SecureMessage, answer_of, own_digests
+from fedilc.runtimes.remote.secure_messages import (
+    SecureMessage,
+    SurveyMessage,
+    answer_of,
+    own_digests,
+    survey_digests,
+)
+from fedilc.runtimes.remote.survey import Survey
 from fedilc.runtimes.remote.wire import MASK, ReceivedRequest, pack
 from fedilc.runtimes.rest.http_client import SiloLog
 from fedilc.storage.files import append_line, complete_lines, json_bytes, parse_json, replace_lines
+
+if TYPE_CHECKING:
+    from fedilc.data.tables.silo_summary import SiloSummary
 
 _ATTEMPTS_KEPT = 4
 
@@ -36,18 +46,18 @@ class SecureMember:
     identity: Identity
     roster: Roster
 
-    def require_fits(self, manifest: Manifest, silo: str) -> None:
-        """Raise if the run is not one that this silo takes part in."""
-        if not manifest.secure:
+    def require_fits(self, run: Manifest | Survey, silo: str) -> None:
+        """Raise if a run, or the survey before it, is not one that this silo takes part in."""
+        if run.roster is None or (isinstance(run, Manifest) and not run.secure):
             raise ConfigError(
                 "the run has no secure sums, and this silo takes part only with them; leave out `key`, "
                 "`roster` and `require_secure` if the coordinator may see its answers"
             )
-        if sorted(self.roster.keys) != sorted(manifest.silos):
+        if sorted(self.roster.keys) != sorted(run.silos):
             raise ConfigError("the silos of the run are not those of this silo's roster; agree on one roster")
-        if manifest.roster != self.roster.digest:
+        if run.roster != self.roster.digest:
             raise ConfigError(
-                f"the coordinator has the roster {str(manifest.roster)[:16]}, and this silo "
+                f"the coordinator has the roster {run.roster[:16]}, and this silo "
                 f"{self.roster.digest[:16]}; compare the rosters with the other silos before anybody joins"
             )
         if self.roster.keys[silo] != self.identity.public:
@@ -138,16 +148,68 @@ class SignedTotals:
         self._size = self.path.stat().st_size
 
 
+class SiloSums:
+    """A silo's part in all sums: its keys of the last attempts, and what it has signed."""
+
+    def __init__(self, member: SecureMember, name: str, folder: Path, log: SiloLog) -> None:
+        self.identity, self.roster, self.name, self.log = member.identity, member.roster, name, log
+        self.signed = SignedTotals(folder / f"signed-totals-{quote(name, safe='')}.jsonl")
+        self._attempts: OrderedDict[str, tuple[SiloSum, dict[str, str]]] = OrderedDict()
+
+    def answer(
+        self,
+        message: SecureMessage,
+        context: SumContext,
+        seen: Mapping[str, str],
+        words: Callable[[], Words],
+        same: str = "",
+    ) -> tuple[dict[str, Any], Words | None]:
+        """Return the answer to a phase, and the masked words if that is the phase; raise if it is refused.
+
+        `seen` are digests of what the words are computed from; they are signed with the list of survivors.
+        Totals that have `same` in common, by default the weights, are over the same silos.
+        """
+        if message.phase == "offer" and message.attempt not in self._attempts:
+            self._attempts[message.attempt] = SiloSum(self.identity, self.roster, self.name, context), {}
+            while len(self._attempts) > _ATTEMPTS_KEPT:
+                self._attempts.popitem(last=False)
+        if message.attempt not in self._attempts:
+            raise ProtocolError(
+                "this silo was restarted and has no keys of this attempt; try again with new ones"
+            )
+        own, kept = self._attempts[message.attempt]
+        if own.context != context:
+            raise ProtocolError("the coordinator uses one attempt for two sums")
+        if message.phase == "offer":
+            return answer_of(offer=own.offer()), None
+        if message.phase == "share":
+            return answer_of(sealed=own.share(message.offers)), None
+        if message.phase == MASK:
+            kept |= seen
+            return {}, own.mask(message.sealed, words, seen)
+        if message.phase == "sign":
+            what = same or kept.get("weights", ""), kept.get("content", "")
+            total = Total(context.run, context.round, context.what, *what)
+            signature = own.sign(message.survivors, lambda silos: self.signed.permit(total, silos))
+            return answer_of(signature=signature), None
+        return answer_of(shares=own.unmask(message.signatures)), None
+
+    def refused(self, error: ProtocolError | NonFiniteError) -> dict[str, Any]:
+        """Return the answer to a phase that is refused."""
+        if isinstance(error, OtherListError):
+            return answer_of(refused=str(error)[:1000], earlier=list(error.survivors))
+        self.log(f"refused: {error}", "event")
+        return answer_of(refused=str(error)[:1000])
+
+
 class SecureSilo:
-    """The phases of all secure sums of one silo in one run."""
+    """One silo's answers to the phases of all secure sums of a run."""
 
     def __init__(
         self, client: SiloClient, manifest: Manifest, member: SecureMember, folder: Path, log: SiloLog
     ) -> None:
-        self.client, self.manifest, self.log = client, manifest, log
-        self.identity, self.roster, self.name = member.identity, member.roster, client.silo.name
-        self.signed = SignedTotals(folder / f"signed-totals-{quote(self.name, safe='')}.jsonl")
-        self._attempts: OrderedDict[str, tuple[SiloSum, dict[str, str]]] = OrderedDict()
+        self.client, self.manifest = client, manifest
+        self.sums = SiloSums(member, client.silo.name, folder, log)
         self._computed: tuple[str, Reply] | None = None
         # Kept also if a phase is refused: the coordinator then leaves them out of the next message.
         self.weights: Mapping[str, torch.Tensor] = client.weights
@@ -159,58 +221,32 @@ class SecureSilo:
             if received.secure is None:
                 raise ProtocolError("the coordinator asks for a plain answer in a run with secure sums")
             message = read_received(SecureMessage, received.secure, "the coordinator's message")
-            if message.phase == MASK:
-                self.weights = received.request.weights
-                words = self._mask(received, message)
+            found, words = self._answer(received, message)
+            if words is not None:
                 groups = {"words": {"words": torch.from_numpy(_signed_view(words))}}
                 found = answer_of(state=self._state)
-            else:
-                found = self._answer(received.request, message)
-        except OtherListError as error:
-            found = answer_of(refused=str(error)[:1000], earlier=list(error.survivors))
         except (ProtocolError, NonFiniteError) as error:
-            self.log(f"refused: {error}", "event")
-            found = answer_of(refused=str(error)[:1000])
+            found = self.sums.refused(error)
         return pack(groups, {"secure": found})
 
-    def _answer(self, request: Request, message: SecureMessage) -> dict[str, object]:
-        if message.phase == "offer":
-            if message.attempt not in self._attempts:
-                form = self._form(request)
-                context = SumContext(
-                    self.manifest.hash,
-                    self.roster.digest,
-                    request.round,
-                    form.kind(message.part),
-                    message.attempt,
-                    self.manifest.fewest,
-                )
-                self._attempts[message.attempt] = SiloSum(self.identity, self.roster, self.name, context), {}
-                while len(self._attempts) > _ATTEMPTS_KEPT:
-                    self._attempts.popitem(last=False)
-            return answer_of(offer=self._sum(request, message)[0].offer())
-        own, seen = self._sum(request, message)
-        if message.phase == "share":
-            return answer_of(sealed=own.share(message.offers))
-        if message.phase == "sign":
-            self._require_silos(request, message.survivors)
-            total = Total(
-                self.manifest.hash,
-                request.round,
-                own.context.what,
-                seen.get("weights", ""),
-                seen.get("content", ""),
-            )
-            return answer_of(
-                signature=own.sign(message.survivors, lambda silos: self.signed.permit(total, silos))
-            )
-        return answer_of(shares=own.unmask(message.signatures))
-
-    def _mask(self, received: ReceivedRequest, message: SecureMessage) -> Words:
-        request = received.request
-        own, seen = self._sum(request, message)
-        form = self._form(request)
-        seen |= own_digests(request, self.manifest.hash, received.sides)
+    def _answer(
+        self, received: ReceivedRequest, message: SecureMessage
+    ) -> tuple[dict[str, Any], Words | None]:
+        request, form = received.request, self._form(received.request)
+        context = SumContext(
+            self.manifest.hash,
+            self.sums.roster.digest,
+            request.round,
+            form.kind(message.part),
+            message.attempt,
+            self.manifest.fewest,
+        )
+        seen: dict[str, str] = {}
+        if message.phase == MASK:
+            self.weights = request.weights
+            seen = own_digests(request, self.manifest.hash, received.sides)
+        if message.phase == "sign" and form.depends_on_silos:
+            _require_silos(request, message.survivors)
 
         def words() -> Words:
             reply = self._reply(request, seen["task"])
@@ -219,24 +255,7 @@ class SecureSilo:
             bits = np.zeros(0, np.uint8) if received.sides is None else received.sides.numpy()
             return form.values(reply, np.unpackbits(bits, count=form.sides).astype(bool))
 
-        return own.mask(message.sealed, words, seen)
-
-    def _sum(self, request: Request, message: SecureMessage) -> tuple[SiloSum, dict[str, str]]:
-        """Return the attempt of a message; raise if it is unknown here, or of another round or sum."""
-        if message.attempt not in self._attempts:
-            raise ProtocolError(
-                "this silo was restarted and has no keys of this attempt; try again with new ones"
-            )
-        own, seen = self._attempts[message.attempt]
-        if (own.context.round, own.context.what) != (request.round, self._form(request).kind(message.part)):
-            raise ProtocolError("the coordinator uses one attempt for two sums")
-        return own, seen
-
-    def _require_silos(self, request: Request, survivors: Sequence[str]) -> None:
-        """Raise if answers depend on the number of silos, and the list is not of those silos."""
-        form = self._form(request)
-        if form.depends_on_silos and sorted(survivors) != sorted(request.silos):
-            raise ProtocolError("the list of survivors is not of the silos with which this step was computed")
+        return self.sums.answer(message, context, seen, words)
 
     @property
     def _state(self) -> int | None:
@@ -254,6 +273,56 @@ class SecureSilo:
         if self._computed is None or self._computed[0] != task:
             self._computed = task, self.client.answer(request)
         return self._computed[1]
+
+
+class SurveySilo:
+    """One silo's answers to the phases of a survey in secure sums.
+
+    Args:
+        survey: what is asked.
+        summary: the summary of its table, to which its owner has agreed.
+        table: the digest of the table; sums of one table are over one set of silos, in all its runs.
+        sums: its keys, and what it has signed.
+    """
+
+    def __init__(self, survey: Survey, summary: SiloSummary, table: str, sums: SiloSums) -> None:
+        from fedilc.privacy.survey_sums import SurveyForm
+
+        self.survey, self.summary, self.table, self.sums = survey, summary, table, sums
+        self.form = SurveyForm(survey.table)
+        self.form.require_declared()
+        self.flags = self.form.flags(summary)
+
+    def answer(self, values: object) -> dict[str, Any]:
+        """Return the answer to a phase, as JSON."""
+        message = read_received(SurveyMessage, values, "the coordinator's message")
+        about = {"attempt": message.attempt, "phase": message.phase}
+        try:
+            run, least = self.survey.hash, self.survey.members or len(self.survey.silos)
+            what = f"survey {message.part}"
+            context = SumContext(run, self.sums.roster.digest, 0, what, message.attempt, least)
+            seen = survey_digests(run, message.kept)
+            found, masked = self.sums.answer(message, context, seen, lambda: self._words(message), self.table)
+            if masked is not None:
+                found = {"words": masked.astype(masked.dtype.newbyteorder("<")).tobytes().hex()}
+        except ProtocolError as error:
+            found = self.sums.refused(error)
+        return found | about
+
+    def _words(self, message: SurveyMessage) -> Words:
+        if message.part == COUNTS:
+            return self.flags.copy()
+        size = 2 * len(self.form.columns)
+        bits = np.frombuffer(bytes.fromhex(message.kept), np.uint8)
+        if len(bits) != -(-size // 8):
+            raise ProtocolError("the coordinator asks for other columns than those of the survey")
+        return self.form.values(self.summary, np.unpackbits(bits, count=size).astype(bool))
+
+
+def _require_silos(request: Request, survivors: Sequence[str]) -> None:
+    """Raise if the list is not of the silos on whose number the answers to the request depend."""
+    if sorted(survivors) != sorted(request.silos):
+        raise ProtocolError("the list of survivors is not of the silos with which this step was computed")
 
 
 def _signed_view(words: Words) -> Words:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
@@ -40,6 +40,10 @@ from fedilc.storage.files import write_atomically
 from fedilc.storage.run_folder import SUMMARIES
 from fedilc.training.loaded_model import read_preprocessing
 
+if TYPE_CHECKING:
+    from fedilc.privacy.identities import Roster
+
+Found = TypeVar("Found")
 MAX_SUMMARY_BYTES = 8 << 20
 _SWITCH_SECONDS = 0.2
 _MOST_REASONS = 20
@@ -185,26 +189,45 @@ def survey_tables(
     tokens: Tokens | TokenFile | None,
     patience: float,
     say: Callable[[str], None],
+    roster: Roster | None = None,
 ) -> tuple[Preprocessing, Address]:
     """Return the preprocessing of silos' tables, and the address at which they will look for the run.
 
-    The preprocessing is that of the run folder, or follows from summaries that silos send.
+    The preprocessing is that of the run folder, or follows from summaries that silos send. With a roster it
+    follows from secure sums of them.
     """
     stored = read_preprocessing(out)
     if isinstance(stored, Preprocessing):
         return stored, address
+    needed = settings.quorum(len(data.silos))
     survey = Survey.of(settings.name, data)
+    if roster is not None:
+        survey = Survey.of(settings.name, data, roster.digest, needed)
     require_tokens(survey.silos, tokens, address)
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
-    collected = Summaries(survey, Audit(out / AUDIT_FILE), say)
-    try:
-        with listening(make_survey_app(collected, tokens), address) as port:
-            say(f"silos join at {address.url(port)}; waiting for summaries of {', '.join(survey.silos)}")
-            found = collected.wait(settings.quorum(len(survey.silos)), patience)
-            time.sleep(_SWITCH_SECONDS)  # so that the last silo receives its response
-    finally:
-        collected.audit.flush(now=True)
-    made, summaries = survey.preprocessing(found), list(found.values())
+    audit = Audit(out / AUDIT_FILE)
+
+    def wait_at(app: FastAPI, wait: Callable[[], Found]) -> tuple[Found, int]:
+        try:
+            with listening(app, address) as port:
+                say(f"silos join at {address.url(port)}; waiting for summaries of {', '.join(survey.silos)}")
+                found = wait()
+                time.sleep(_SWITCH_SECONDS)  # so that the last silo receives its response
+                return found, port
+        finally:
+            audit.flush(now=True)
+
+    if roster is None:
+        collected = Summaries(survey, audit, say)
+        believed, port = wait_at(make_survey_app(collected, tokens), lambda: collected.wait(needed, patience))
+        made, summaries = survey.preprocessing(believed), list(believed.values())
+    else:
+        from fedilc.runtimes.rest.secure_survey import SurveySums, make_secure_survey_app
+
+        sums = SurveySums(survey, roster, patience, audit, say)
+        sums.form.require_declared()
+        total, port = wait_at(make_secure_survey_app(sums, tokens), sums.collect)
+        made, summaries = sums.form.preprocessing(total), [total]
     text = json.dumps([summary.model_dump(mode="json") for summary in summaries])
     write_atomically(out / SUMMARIES, text.encode())
     Report(notes=grouped(table_notes(summaries, made))).warn()

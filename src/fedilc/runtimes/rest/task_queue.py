@@ -247,6 +247,7 @@ class TaskQueue(Membership):
                 "run": self.manifest.run,
                 "algorithm": self.manifest.algorithm,
                 "rounds": self.manifest.rounds,
+                "secure": bool(self.manifest.secure),
                 "completed": len(self.history),
                 **asdict(self.progress),
                 "phase": phase,

@@ -57,6 +57,7 @@ class FolderView:
             "run": self.settings.get("experiment") or self.settings.get("federation"),
             "algorithm": self.settings.get("algorithm"),
             "rounds": rounds,
+            "secure": bool(self.settings.get("secure")),
             "completed": done,
             **asdict(Progress(done, "ended", None, outcome=outcome)),
             "seconds_left": None,
@@ -72,7 +73,7 @@ class FolderView:
         ]
         status = SiloStatus(
             name,
-            "answered" if numbers else "lost",
+            "answered" if numbers or self.settings.get("secure") else "lost",
             numbers.get("examples"),
             loss=numbers.get("train_loss"),
             reason=reasons[-1] if reasons else None,

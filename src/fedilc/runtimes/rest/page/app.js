@@ -125,6 +125,7 @@ class Page {
     find("#progress").value = status.completed;
     find("#outcome").hidden = status.outcome === null;
     say(find("#outcome"), `The run has ended: ${status.outcome}.`);
+    find("#secure").hidden = !status.secure;
     this.silos.show(status.silos, (Date.now() - this.lag) / 1000, status.outcome !== null);
     this.tick();
   }
