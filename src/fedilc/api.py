@@ -271,8 +271,11 @@ def _outputs(
     _places: Sequence[int],
     inputs: Sequence[torch.Tensor],
 ) -> torch.Tensor:
-    """Return the outputs of one model at these weights: (1, examples, outputs)."""
-    (given,) = inputs
-    x = given.to(next(iter(weights.values())).dtype)
-    parts = [torch.func.functional_call(model, dict(weights), (part,)) for part in x.split(2048)]
-    return torch.cat([part.reshape(len(part), -1) for part in parts]).unsqueeze(0)
+    """Return the outputs of one model at these weights for each set of inputs: (sets, examples, outputs)."""
+    dtype, found = next(iter(weights.values())).dtype, []
+    for x in inputs:
+        parts = [
+            torch.func.functional_call(model, dict(weights), (part,)) for part in x.to(dtype).split(2048)
+        ]
+        found.append(torch.cat([part.reshape(len(part), -1) for part in parts]))
+    return torch.stack(found)

@@ -189,6 +189,13 @@ def study(
             "examples of the training sites. (default: silo, or validation with fewer than four sites)"
         ),
     ] = None,
+    choosing_rows: Annotated[
+        int | None,
+        typer.Option(
+            help="Rows of each site, drawn at random, on which settings are chosen at most; final models are "
+            "trained on all. (default: all, or 5000 of tables with over 20,000 rows)"
+        ),
+    ] = None,
     thresholds: Annotated[
         str | None,
         typer.Option(
@@ -274,6 +281,7 @@ def study(
         "subgroups": tuple(dict.fromkeys(subgroup or ())),
         "thresholds": comma_numbers(thresholds, "--thresholds"),
         "choose_by": choose_by.value if choose_by else None,
+        "choosing_rows": choosing_rows,
     }
     inputs: dict[str, Any] = {
         "data": data or ["heart-disease"],

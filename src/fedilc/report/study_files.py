@@ -78,6 +78,7 @@ def study_facts(
         "command": command_line(),
         "settings": asdict(plan.settings),
         "choose_by": plan.choose_by,
+        "choosing_rows": plan.choosing_rows,
         "groups": [list(group) for group in plan.groups],
         "choices": {
             site: {method: asdict(choice) for method, choice in chosen.items()}

@@ -304,7 +304,9 @@ def choices_table(study: Study) -> TableData:
             chosen = "chosen" if study.get("chosen", {}).get(site) == method else ""
             rows.append((site, method, choice["round"], given, f"{choice['loss']:.3f}", chosen))
     columns = (_SITE, _METHOD, "round", *words("settings"), "loss", *words("procedure"))
-    title, notes = "Settings chosen on the training sites", (_CHOSEN[study["choose_by"]],)
+    title, notes = "Settings chosen on the training sites", [_CHOSEN[study["choose_by"]]]
+    if rows_used := study.get("choosing_rows"):
+        notes.append(f"Chosen on at most {rows_used:,} rows of each site; final models have all rows.")
     return TableData.of("choices", study["name"], title, columns, rows, notes, grouped=True)
 
 

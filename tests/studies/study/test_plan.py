@@ -10,6 +10,8 @@ import pytest
 from hospitals import ONE_CANDIDATE, hospitals, study_table
 
 from fedilc.errors import ConfigError, DataError
+from fedilc.studies.study import plan as plan_module
+from fedilc.studies.study import tasks
 from fedilc.studies.study.comparators import POOLED
 from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings, choose, chosen_method
 
@@ -153,3 +155,26 @@ def test_the_regression_is_taken_unless_a_method_is_clearly_better(
     assert choices["fedavg"].loss < choices["logistic"].loss
     assert chosen_method(choices, ("fedavg", "logistic"), "logistic") == taken
     assert chosen_method(choices, ("fedavg", "logistic")) == "fedavg"
+
+
+def test_of_large_tables_settings_are_chosen_on_a_sample_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = study_table(tmp_path, hospitals(4, rows=50))
+    usual = StudyPlan(data, StudySettings())
+    assert usual.choosing_rows is None
+    assert not any("at most" in note for note in usual.notes())
+    monkeypatch.setattr(tasks, "LARGE_ROWS", 199)
+    monkeypatch.setattr(plan_module, "CHOOSING_ROWS", 40)
+    plan = StudyPlan(data, StudySettings())
+    assert plan.choosing_rows == 40
+    assert StudyPlan(data, StudySettings(choosing_rows=50)).choosing_rows is None  # which are all
+    assert any("chosen on at most 40 rows of each site" in note for note in plan.notes())
+    assert "fedavg takes 2 steps per round at every site, in place of epochs" in plan.notes()
+    grid = plan.grid("fedavg")
+    assert {entry["local_steps"] for entry in grid} == {2}
+    assert all("local_steps" not in entry for entry in plan.grid("fishr-inter-geo"))
+    for name in ("fedavg", "logistic", "pooled trees"):
+        assert {task.rows for runs in plan.choosing(name, 0) for task in runs} == {40}
+    assert {task.rows for task in (*plan.alone("H0"), *plan.alone_regression("H0"))} == {40}
+    assert all(task.rows is None for task in plan.final("fedavg", "H0", Choice(grid[0], 1, 0.0, {})))

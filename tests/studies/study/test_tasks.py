@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -14,7 +15,15 @@ from fedilc.errors import FedILCWarning
 from fedilc.storage.files import read_tensors
 from fedilc.studies.study.comparators import POOLED
 from fedilc.studies.study.data import StudyTables
-from fedilc.studies.study.tasks import AloneTask, RunTask, TaskJob, name_of, perform_all, stacks_of
+from fedilc.studies.study.tasks import (
+    AloneTask,
+    RunTask,
+    TaskJob,
+    choosing_rows,
+    name_of,
+    perform_all,
+    stacks_of,
+)
 
 RUN = RunTask("fedsgd", {"rounds": 2, "learning_rate": 0.1}, ("H0", "H1"), (4,), 0, predicted="H2")
 ALONE = AloneTask("H0", 1, 4, (0.1,), 2, 1, (4,), (0, 1))
@@ -33,6 +42,7 @@ def test_whatever_a_run_depends_on_gives_it_another_file(data: StudyTables, tmp_
         replace(RUN, hidden=(5,)),
         replace(RUN, seed=1),
         replace(RUN, predicted=None),
+        replace(RUN, rows=10),
         ALONE,
         replace(ALONE, fold=2),
     ]
@@ -131,3 +141,27 @@ def test_a_stack_that_is_partly_done_is_done_again_with_the_same_bits(
         tmp_path, [RUN, other, replace(RUN, options={"rounds": 1, "learning_rate": 1.0})], data
     )
     assert set(others.paths).isdisjoint(job.paths)
+
+
+def test_settings_are_chosen_on_a_part_of_the_rows_and_the_model_has_all(data: StudyTables) -> None:
+    run = replace(RUN, predicted=None, scored=("H2",))
+    _, every = run.perform(data)
+    _, enough = replace(run, rows=20).perform(data)
+    _, few = replace(run, rows=12).perform(data)
+    assert every["curve"] == enough["curve"]
+    assert every["curve"] != few["curve"]
+    tensors, about = replace(ALONE, rows=12).perform(data)
+    assert about["failed"] is None
+    assert len(tensors["rows"]) == 5
+
+
+def test_rows_for_choosing_keep_classes_in_proportion_and_patients_whole() -> None:
+    y = np.repeat([0, 1], [90, 30])
+    drawn = choosing_rows(y, 40, "binary", None)
+    assert (drawn.sum(), y[drawn].sum()) == (40, 10)
+    assert choosing_rows(y, 120, "binary", None).all()
+    assert choosing_rows(y, None, "binary", None).all()
+    patients = np.arange(120) // 3
+    kept = choosing_rows(y, 40, "binary", patients).reshape(-1, 3)
+    assert (kept.all(1) == kept.any(1)).all()
+    assert 30 <= kept.sum() <= 50

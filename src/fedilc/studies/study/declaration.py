@@ -70,6 +70,7 @@ class Protocol:
             "primary": scores[0],
             "scores": scores,
             "choose_by": plan.choose_by,
+            "choosing_rows": plan.choosing_rows,
             "groups": plan.groups,
             "held_out": plan.held_out,
             "seeds": list(range(plan.settings.seeds)),

@@ -13,7 +13,8 @@ leave-one-silo-out; with more, groups keep the number of models that are trained
 What all methods share is chosen in order, so that the number of models is a sum and not a product: how
 numbers are scaled, with the regression; then the network, with fedsgd, the cheapest. Networks, weight decays
 and averages are a list of candidates that each differ from the first in one thing. Every method then chooses
-its own rates and penalties with these.
+its own rates and penalties with these. For a large table, settings are chosen on a sample of each silo's
+rows; the final models are trained on all of them.
 
 The method is chosen like its settings: the federated method with the lowest such loss, or the regression if
 that loss is not clearly lower than the regression's (`chosen_method`). The scores at each held-out silo of
@@ -63,7 +64,7 @@ from fedilc.studies.study.comparators import (
 from fedilc.studies.study.data import StudyData, StudyTables
 from fedilc.studies.study.fits import Network, build_network
 from fedilc.studies.study.subgroups import subgroup_levels
-from fedilc.studies.study.tasks import PLAIN, AloneRegressionTask, AloneTask, RunTask
+from fedilc.studies.study.tasks import PLAIN, AloneRegressionTask, AloneTask, RunTask, is_large
 
 ALGORITHMS = ("fedavg", "fedsgd", "fishr-inter-geo", "fishr-intra-geo", "agreed-geometric")
 REFERENCES = ("fedavg", "fedsgd")
@@ -74,6 +75,7 @@ NEWTON_ROUNDS = 25  # at most; Newton's method stops by itself
 REGRESSIONS = {"binary": "logistic", "regression": "ridge"}  # the federated regression of a loss
 TINY = 20
 CLEARLY = 1.0  # standard errors by which a method must beat the regression; see docs/how-to/study.md
+CHOOSING_ROWS = 5000  # of each silo of a large table
 LEAST_GAIN = 0.01  # and in loss per example: of three sites the standard error says little
 
 ChooseBy = Literal["silo", "validation"]
@@ -114,6 +116,8 @@ class StudySettings:
         thresholds: risks at which the net benefit of binary predictions is tabulated.
         subgroups: columns of tables, or comparisons such as "age>=65", by which scores are given too.
         sensitivity: whether to do the runs once more without indicators of missing values, for tables.
+        choosing_rows: how many examples of each silo settings are chosen on at most; None is all, or 5,000 of
+            tables with more than 20,000 rows.
     """
 
     algorithms: Annotated[tuple[str, ...], Field(min_length=1)] = ALGORITHMS
@@ -137,6 +141,7 @@ class StudySettings:
     thresholds: Annotated[tuple[Threshold, ...], Field(min_length=1)] = (0.1, 0.2, 0.3, 0.5)
     subgroups: tuple[str, ...] = ()
     sensitivity: bool = False
+    choosing_rows: PositiveInt | None = None
 
     # Settings in TOML and in plan files have keys of their own, and unknown ones are mistakes.
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -254,6 +259,21 @@ class StudyPlan:
                 f"{len(labels)} sites are few: each model is trained on {len(labels) - 1}, and no test over "
                 "so few sites can tell methods apart"
             )
+        if self.choosing_rows is not None:
+            steps = {
+                name: options[0].get("local_steps")
+                for name in self.algorithms
+                if (options := self.grid(name))
+            }
+            found.append(
+                f"settings and methods are chosen on at most {self.choosing_rows:,} rows of each site, drawn "
+                "at random; the final models are trained and scored on all rows; `choosing_rows` changes it"
+            )
+            found += [
+                f"{name} takes {count} steps per round at every site, in place of epochs"
+                for name, count in steps.items()
+                if count is not None
+            ]
         tiny = [name for name, y in labels.items() if len(y) < TINY]
         if tiny:
             found.append(f"fewer than {TINY} examples: {listed(tiny, 5)}; scores there are mostly noise")
@@ -279,6 +299,14 @@ class StudyPlan:
         """Return how settings are chosen."""
         few = len(self.data.silos) < GROUPS
         return self.settings.choose_by or ("validation" if few else "silo")
+
+    @property
+    def choosing_rows(self) -> int | None:
+        """Return how many examples of each silo settings are chosen on at most; None is all."""
+        most = self.settings.choosing_rows
+        if most is None and self.data.is_table and is_large(self.data):
+            most = CHOOSING_ROWS
+        return most if most is not None and any(len(y) > most for y in self.data.labels.values()) else None
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -413,6 +441,9 @@ class StudyPlan:
             axes["penalty_weight"] = settings.penalty_weights
         if parts.intra != "whole":
             fixed["environment_size"] = settings.environment_size
+        if self.choosing_rows is not None and parts.local is not None and parts.local.epochs is not None:
+            # As many steps as there are in choosing, where an epoch is shorter than in the final training.
+            fixed["local_steps"] = parts.local.count(self.choosing_rows)
         own = [fixed | dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
         networks = [{key: known[key] for key in self.networks[0]}] if "hidden" in known else self.networks
         shared = [scaling | networks[0] for scaling in scalings]
@@ -435,10 +466,12 @@ class StudyPlan:
         ]
         for entry in self.grid(method, base):
             options = {**entry, **self._length(method)}
+            rows = self.choosing_rows
             if self.choose_by == "validation":
-                yield [self._run(method, options, self.groups[group], 0, validation=VALIDATION_SHARE)]
+                share = VALIDATION_SHARE
+                yield [self._run(method, options, self.groups[group], 0, validation=share, rows=rows)]
             else:
-                yield [self._run(method, options, pair, 0, scored=pair) for pair in pairs]
+                yield [self._run(method, options, pair, 0, scored=pair, rows=rows) for pair in pairs]
 
     def _length(self, method: str) -> dict[str, int]:
         """Return how long a method is trained at most, and after how many rounds it is scored."""
@@ -470,7 +503,9 @@ class StudyPlan:
         name, ridges = alone_regression(self.data.loss), self.settings.weight_decays
         folds = self.folds(silo) if self.estimated else 0
         return [
-            AloneRegressionTask(silo, fold, folds, ridges, 1, 1, None, (0,), algorithm=name)
+            AloneRegressionTask(
+                silo, fold, folds, ridges, 1, 1, None, (0,), self.choosing_rows, algorithm=name
+            )
             for fold in range(folds)
         ]
 
@@ -488,6 +523,7 @@ class StudyPlan:
                 self.score_every,
                 self.network,
                 seeds,
+                self.choosing_rows,
             )
             for fold in range(folds)
         ]

@@ -70,17 +70,33 @@ class Units:
 
 
 def validation_rows(
-    y: NDArray[Any], share: float, loss: LossName, seed: int, patients: NDArray[Any] | None = None
+    y: NDArray[Any],
+    share: float,
+    loss: LossName,
+    seed: int,
+    patients: NDArray[Any] | None = None,
+    purpose: str = "validation",
 ) -> NDArray[np.bool_]:
     """Return which examples are held out: each class in proportion, drawn from the seed, patients whole."""
     if patients is not None:
-        return by_patient(lambda labels: validation_rows(labels, share, loss, seed), y, patients)
+        return by_patient(
+            lambda labels: validation_rows(labels, share, loss, seed, purpose=purpose), y, patients
+        )
     held = np.zeros(len(y), dtype=bool)
-    random = numpy_generator(seed, "study", "validation")
+    random = numpy_generator(seed, "study", purpose)
     for label in np.unique(y) if has_classes(loss) else [None]:
         members = np.arange(len(y)) if label is None else np.flatnonzero(y == label)
         held[random.permutation(members)[: round(share * len(members))]] = True
     return held
+
+
+def choosing_rows(
+    y: NDArray[Any], most: int | None, loss: LossName, patients: NDArray[Any] | None
+) -> NDArray[np.bool_]:
+    """Return which examples of a silo settings are chosen on: `most` of them, or all."""
+    if most is None or len(y) <= most:
+        return np.ones(len(y), dtype=bool)
+    return validation_rows(y, most / len(y), loss, 0, patients, "choosing")
 
 
 def _stacks(network: Network, algorithm: str) -> bool:
@@ -89,7 +105,7 @@ def _stacks(network: Network, algorithm: str) -> bool:
     return plain or find_algorithm(PLAIN if algorithm == POOLED else algorithm)[1].is_newton
 
 
-def _is_large(data: StudyData) -> bool:
+def is_large(data: StudyData) -> bool:
     """Return whether tables of several preprocessings should not be in memory at the same time."""
     return sum(len(y) for y in data.labels.values()) > LARGE_ROWS
 
@@ -117,6 +133,7 @@ class RunTask:
         validation: the share of each training silo that is left out and scored instead.
         predicted: a silo whose examples the trained model predicts.
         scaling: how numbers of tables are scaled.
+        rows: the most examples of each silo to train on and to score; None is all.
     """
 
     algorithm: str
@@ -128,6 +145,7 @@ class RunTask:
     validation: float = 0.0
     predicted: str | None = None
     scaling: Scaling = "moments"
+    rows: int | None = None
     stages: ClassVar[int] = 1
 
     def identity(self, data: StudyData) -> dict[str, Any]:
@@ -148,12 +166,12 @@ class RunTask:
         if self.algorithm in ESTIMATED or not _stacks(self.hidden, self.algorithm):
             return None
         kind = (self.algorithm, repr(self.hidden), self.seed, bool(self.scored), self.validation)
-        return (*kind, self.predicted is None, self.training if _is_large(data) else None)
+        return (*kind, self.predicted is None, self.training if is_large(data) else None)
 
     def steps(self, data: StudyData, shared: Shared) -> Steps:
         """Yield the fit, and return the result."""
         apart = (self.seed,) if self.validation else ()
-        key = (self.training, self.scored, self.scaling, self.validation, self._pools, *apart)
+        key = (self.training, self.scored, self.scaling, self.validation, self._pools, self.rows, *apart)
         if key not in shared:
             shared[key] = self._silos(data)
         silos, scored = shared[key]
@@ -179,17 +197,12 @@ class RunTask:
     def _silos(self, data: StudyData) -> tuple[list[Silo], dict[str, Examples]]:
         """Return what is trained on, and the examples left out to be scored."""
         units = self._units(data)
-        scored = {
-            name: (data.inputs(self.training, name, self.scaling), units.labels(data, name))
-            for name in self.scored
-        }
+        scored = {name: self._examples(data, units, name)[:2] for name in self.scored}
         silos = []
         for name in self.training:
-            x, y = data.inputs(self.training, name, self.scaling), units.labels(data, name)
+            x, y, patients = self._examples(data, units, name)
             if self.validation:
-                held = validation_rows(
-                    y.numpy(), self.validation, data.loss, self.seed, data.patients.get(name)
-                )
+                held = validation_rows(y.numpy(), self.validation, data.loss, self.seed, patients)
                 if held.any():
                     scored[name] = (x[held], y[held])
                 x, y = x[~held], y[~held]
@@ -199,12 +212,24 @@ class RunTask:
             silos = [Silo(POOLED, torch.cat(inputs), torch.cat([silo.y for silo in silos]))]
         return silos, scored
 
+    def _examples(
+        self, data: StudyData, units: Units, name: str
+    ) -> tuple[Tensor, Tensor, NDArray[np.intp] | None]:
+        """Return a silo's examples, and whose each is; as many as are trained on or scored."""
+        x, y = data.inputs(self.training, name, self.scaling), units.labels(data, name)
+        patients = data.patients.get(name)
+        if self.rows is None or len(y) <= self.rows:
+            return x, y, patients
+        drawn = choosing_rows(data.labels[name], self.rows, data.loss, patients)
+        return x[drawn], y[drawn], None if patients is None else patients[drawn]
+
 
 @dataclass(frozen=True)
 class AloneTask:
     """A site's own model, cross-validated: for one fold, trained on the site's other examples alone.
 
     The rate and the round are chosen on a quarter of those, and the model is then trained on all of them.
+    With `rows`, no more of them than that are used to choose.
     """
 
     site: str
@@ -215,6 +240,7 @@ class AloneTask:
     every: int
     hidden: Network
     seeds: tuple[int, ...]
+    rows: int | None = None
 
     algorithm = ALONE  # of the network; that of a regression is a field
     stages: ClassVar[int] = 2  # how many times it trains something that depends on what came before
@@ -234,7 +260,7 @@ class AloneTask:
         if not _stacks(self.hidden, PLAIN):
             return None
         kind = (self.algorithm, repr(self.hidden), self.rates, self.rounds, self.every, self.seeds)
-        return (*kind, (self.site, self.fold) if _is_large(data) else None)
+        return (*kind, (self.site, self.fold) if is_large(data) else None)
 
     def steps(self, data: StudyData, _shared: Shared) -> Steps:
         """Yield the fits to choose by, then those of all seeds; return the result."""
@@ -250,10 +276,12 @@ class AloneTask:
         units = Units.of(data.loss, [data.labels[self.site][rest]])
         y = units.labels(data, self.site)
         of_rest = None if patients is None else patients[rest]
+        drawn = choosing_rows(data.labels[self.site][rest], self.rows, data.loss, of_rest)
+        of_drawn, few = None if of_rest is None else of_rest[drawn], rest[drawn]
         found: dict[tuple[float, int], list[float]] = {}
         tried: list[tuple[float, Fit]] = []
-        for left_out in self._parts(y[rest].numpy(), data.loss, of_rest):
-            inner, first = rest[left_out], rest[~left_out]
+        for left_out in self._parts(y[few].numpy(), data.loss, of_drawn):
+            inner, first = few[left_out], few[~left_out]
             x = data.inputs_by_rows(self.site, first)
             silo, scored = Silo(self.site, x[first], y[first]), {"": (x[inner], y[inner])}
             silos = [silo]
