@@ -41,7 +41,9 @@ INTERVALS = {
     "prior": ("prior_low", "prior_high"),
 }
 ALONE = {"these sites alone": ("jeffreys_low", "jeffreys_high")}  # the headline with five sites or more
-OVERLAPPING = [(SETTINGS[place], TAU) for place in (0, 2, 3, 4, 5, 6)]
+OVERLAPPING: list[tuple[Setting, float | None]] = [
+    (SETTINGS[place], tau) for tau in (TAU, None) for place in (0, 2, 3, 4, 5, 6)
+]
 OVERLAPPING += [(SETTINGS[3], tau) for tau in TAUS if tau not in (TAU, None)]
 Row = Mapping[str, object]
 
@@ -85,9 +87,11 @@ def rows(sites: int, unequal: bool, tau: float | None, repetitions: int) -> Iter
         }
 
 
-def overlap_rows(setting: Setting, tau: float, sites: int, studies: int) -> Iterator[Row]:
+def overlap_rows(setting: Setting, tau: float | None, sites: int, studies: int) -> Iterator[Row]:
     """Yield the coverage of the intervals of a study whose models share training sites."""
-    drawn, scale = simulate(setting, sites, studies, 0, NEXT, tau), SCALES["auroc"]
+    generator = numpy_generator(0, "coverage", f"prior {setting} {sites}")
+    spread = abs(generator.normal(PRIOR_TAU, PRIOR_SD, size=studies)) if tau is None else tau
+    drawn, scale = simulate(setting, sites, studies, 0, NEXT, spread), SCALES["auroc"]
     gain = float(drawn.following.mean() - drawn.areas.mean())
     held: dict[tuple[str, str], list[tuple[float, float]]] = {}
 
@@ -117,7 +121,7 @@ def overlap_rows(setting: Setting, tau: float, sites: int, studies: int) -> Iter
         yield {
             "sites": sites,
             **setting.facts(),
-            "tau": tau,
+            "tau": "prior" if tau is None else tau,
             "of": of,
             "interval": name,
             "coverage": round(float(shares.mean()), 3),
@@ -153,7 +157,10 @@ def main() -> None:
     write(arguments.out, "next-site", found, text)
     pairs = product(SITES, OVERLAPPING)
     shared = [one for sites, each in pairs for one in overlap_rows(*each, sites, arguments.repetitions)]
-    text = "The same if models share training sites; tau is on the scale of the AUROC.\n\n"
+    text = (
+        "The same if models share training sites; tau is on the scale of the AUROC, or drawn from the "
+        "empirical prior.\n\n"
+    )
     write(arguments.out, "next-site-overlap", shared, text + markdown(shared))
 
 

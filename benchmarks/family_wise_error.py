@@ -92,9 +92,9 @@ class Studies:
 
 
 def simulate(
-    setting: Setting, sites: int, studies: int, seed: int, following: int = 0, tau: float = TAU
+    setting: Setting, sites: int, studies: int, seed: int, following: int = 0, tau: float | Floats = TAU
 ) -> Studies:
-    """Return studies of so many sites, with so many new sites each."""
+    """Return studies of so many sites, with so many new sites each; `tau` may be one number per study."""
     generator = numpy_generator(seed, "family-wise error", f"{setting} {sites}")
     each = setting.shared + setting.own
     units = np.geomspace(1, setting.units, each)[numpy_generator(0, "units", str(each)).permutation(each)]
@@ -105,13 +105,13 @@ def simulate(
     uses = (owner == -1) | (owner == np.arange(METHODS)[:, None])
     deviation = units[places]
     middle = np.sqrt(2) * norm.ppf(AUROC) / np.sqrt(each)
-    between = tau * np.sqrt(2) / norm.pdf(norm.ppf(AUROC))
+    between = np.asarray(tau)[..., None] * np.sqrt(2) / norm.pdf(norm.ppf(AUROC))
     sizes = setting.sizes(sites)
     sampling = 1 / (sizes * PREVALENCE) + 1 / (sizes * (1 - PREVALENCE))
 
     def drawn(noise: Floats) -> Floats:
-        found: Floats = generator.normal(size=(studies, len(noise), len(places)))
-        return middle + np.sqrt(noise)[:, None] * deviation * found
+        found: Floats = generator.normal(size=(studies, noise.shape[-1], len(places)))
+        return middle + np.sqrt(noise)[..., None] * deviation * found
 
     def directions(weights: Floats) -> Floats:
         found = np.stack([weights * use for use in uses], 2)
@@ -127,7 +127,7 @@ def simulate(
     alike = np.einsum("abmc,abc->abm", ours, ours[:, :, 0])
     density = norm.pdf(scores)
     first = density[..., :1]
-    new = drawn(np.full(following, between**2))
+    new = drawn(between**2 + np.zeros(following))
     return Studies(
         norm.cdf(scores),
         sampling[:, None] / 2 * density**2,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from fedilc.evaluation.estimates import Estimate
+from fedilc.evaluation.estimates import Estimate, estimate
 from fedilc.evaluation.next_site import next_integrated, next_site, random_effects
 from fedilc.evaluation.significance import mean_difference
 
@@ -46,6 +46,15 @@ def test_from_five_sites_on_tau_is_integrated_with_jeffreys_prior() -> None:
     assert found.prior_low > found.low
 
 
+def test_near_one_the_empirical_prior_does_not_let_a_site_be_worse_than_chance() -> None:
+    """Converted at a mean of .99, tau would be 5.7 on the logit scale, and the limits 0.00 and 1.00."""
+    perfect = estimate("binary", "auroc", [0] * 50 + [1] * 50, [np.arange(100)])
+    assert perfect is not None
+    found = next_site([perfect] * 4, "auroc", 3)
+    assert found.headline == "empirical"
+    assert 0.9 < found.low < found.mean < found.high < 1
+
+
 def test_other_scores_and_differences_have_no_empirical_prior() -> None:
     for score in (None, "calibration_slope"):
         found = next_site(sites(4), score)
@@ -60,6 +69,11 @@ def test_a_scale_that_turns_round_keeps_low_below_high() -> None:
     assert found.low is not None
     assert found.high is not None
     assert found.low < 1 - np.exp(-1.0) < found.high < 1
+
+
+def test_a_variance_that_is_zero_but_for_rounding_does_not_take_all_weight() -> None:
+    exact, rounded = (next_site([*sites(3), Estimate(2.0, np.array([s]))], None) for s in (0.0, 1e-17))
+    assert rounded == exact
 
 
 @pytest.mark.parametrize(("k", "said"), [(0, "there is none"), (1, "there is 1"), (2, "there are 2")])

@@ -15,7 +15,7 @@ from fedilc.errors import ConfigError
 from fedilc.report.study_files import predictions, read_study, study_facts, write_study
 from fedilc.studies.study.data import StudyArrays
 from fedilc.studies.study.declaration import declaration
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
 
 
@@ -52,6 +52,30 @@ def test_a_score_that_is_not_estimable_is_null_with_the_reason(tmp_path: Path) -
         "caution": None,
         "seeds": [None],
     }
+
+
+def test_a_method_that_was_taken_somewhere_has_no_difference_at_the_next_site(tmp_path: Path) -> None:
+    """The difference is 0 where it was taken, without variance: random effects would call that knowledge."""
+    data = study_table(tmp_path, hospitals(6, rows=60))
+    plan = StudyPlan(data, StudySettings(algorithms=("fedavg", "geometric")))
+    made = made_result(
+        plan, {"fedavg": 0.7, "geometric": 0.8, "logistic": 0.75, "pooled logistic": 0.75, "null": 0.5}
+    )
+    losses = {"fedavg": 0.5, "geometric": 0.4, "logistic": 0.45}
+    choices = {
+        site: {
+            method: Choice({}, 1, loss + 0.2 * (method == "geometric" and site == "H0"), {1: loss}, {})
+            for method, loss in losses.items()
+        }
+        for site in plan.held_out
+    }
+    result = StudyResult.of(plan, choices, made.outputs, {})
+    assert result.chosen == {"H0": "logistic"} | {f"H{n}": "geometric" for n in range(1, 6)}
+    against = study_facts(result)["against"]["log_loss"]
+    assert {method for method, one in against.items() if one["next_low"] is None} == {
+        *("geometric", "logistic", "pooled logistic"),
+    }
+    assert all(one["low"] is not None for one in against.values())
 
 
 def test_predictions_have_a_row_per_example_method_and_seed_and_a_column_per_class(tmp_path: Path) -> None:

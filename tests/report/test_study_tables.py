@@ -14,7 +14,7 @@ from rich.console import Console
 from fedilc.cli.study import show_study
 from fedilc.evaluation.next_site import random_effects
 from fedilc.report.study_files import study_facts
-from fedilc.report.study_tables import study_tables, summary_tables
+from fedilc.report.study_tables import next_site_notes, study_tables, summary_tables
 from fedilc.studies.study.comparators import ALONE, POOLED
 from fedilc.studies.study.plan import StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
@@ -53,6 +53,25 @@ def test_equal_predictions_give_no_interval_for_a_difference_at_the_next_site(tm
     )
     shown = {row[1].text: [cell.text for cell in row[3:]] for row in table.rows if row[0].text == "AUROC"}
     assert shown == {"fedavg": ["+0.000", "-"], "null": ["+0.100 [+0.000,+0.200]", "-0.100 to +0.100"]}
+
+
+def test_the_note_on_coverage_is_what_the_simulations_found() -> None:
+    path = Path(__file__).parents[2] / "results" / "coverage" / "next-site-overlap.csv"
+    rows = pl.read_csv(path).filter(
+        pl.col("tau") == "prior", pl.col("of") == "AUROC", pl.col("interval") == "headline"
+    )
+    few, eight, twenty = (
+        [f"{100 * end:.0f}" for end in (of.min(), of.max())]
+        for of in (rows.filter(pl.col("sites").is_in(k))["coverage"] for k in ([3, 4], [8], [20]))
+    )
+    about = {"headline": "Jeffreys", "tau": 0.3, "mean": 0.8, "i2": 0.5}
+    said = (
+        f"held {few[0]} to {few[1]} % of next sites with 3 or 4 sites, {eight[0]} to {eight[1]} % with 8, "
+        f"and {twenty[0]} to {twenty[1]} % with 20"
+    )
+    for metric in ("auroc", "log_loss"):
+        study = {"deciding_metric": metric, "next_site": {"chosen": {metric: about}}}
+        assert any(said in note for note in next_site_notes(study, "chosen")) == (metric == "auroc")
 
 
 def test_a_study_of_before_the_correction_for_shared_training_sites_shows_differences_without_p(

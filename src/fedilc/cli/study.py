@@ -50,7 +50,10 @@ def _widths(text: str | None, option: str = "--hidden", between: str = ",") -> t
     try:
         return tuple(int(part) for part in text.split(between))
     except ValueError as error:
-        raise ConfigError(f"{option} {text!r} is not a list of widths like 64{between}32") from error
+        raise ConfigError(
+            f"{option} {text!r} is not a list of widths like 64{between}32; a network without hidden layers "
+            f"is {'--networks' if option == '--networks' else '--model'} linear"
+        ) from error
 
 
 def _networks(text: str | None) -> tuple[tuple[int, ...], ...] | None:

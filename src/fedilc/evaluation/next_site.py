@@ -24,6 +24,7 @@ LEVEL = 0.95
 FEWEST = 3
 _GRID = 1000  # points of the integral over tau
 _SCANNED = 60  # places at which the restricted likelihood is looked at for maxima
+_ROUNDING = 1e-15  # a variance below this share of the largest one is 0 but for rounding
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class RandomEffects:
 def random_effects(y: Sequence[float], v: Sequence[float], level: float = LEVEL) -> RandomEffects:
     """Return the random-effects summary of at least three sites' estimates and variances.
 
-    A variance of 0 (two models that rank all examples of a site alike) is no knowledge that a set of finite
-    size can give; it counts as the smallest positive one.
+    A variance of 0, exactly or but for rounding (two models that rank all examples of a site alike), is no
+    knowledge that a set of finite size can give; it counts as the smallest of the others.
 
     >>> found = random_effects([0.53, 0.75, 0.96, 0.80, 0.90], [0.068, 0.011, 0.020, 0.0025, 0.0025])
     >>> round(found.mean, 3), round(found.tau, 3), round(found.next_low, 3), round(found.next_high, 3)
@@ -182,8 +183,8 @@ def _checked(y: Sequence[float], v: Sequence[float]) -> tuple[Floats, Floats]:
         )
     if not np.isfinite([values, variances]).all() or (variances < 0).any():
         raise ConfigError("random effects were given a number that is not finite, or a negative variance")
-    positive = variances[variances > 0]
-    return values, np.where(variances > 0, variances, positive.min() if len(positive) else 0.0)
+    known = variances > _ROUNDING * variances.max()
+    return values, np.where(known, variances, variances[known].min() if known.any() else 0.0)
 
 
 def _weights(variances: Floats, tau2: float) -> Floats:
@@ -234,7 +235,20 @@ def _share_between(variances: Floats, tau2: float) -> float:
 
 
 PRIOR_TAU, PRIOR_SD = 0.055, 0.015
+# Near 1 sites cannot differ by a tau of .055: on the logit scale it would be 5.6 at a mean of .99, and a site
+# with an AUROC below .01 would not be unusual. So tau is converted at a mean of .9 at most (.1 at least).
+_FARTHEST = 0.9
 MOST_WITH_PRIOR = 4
+
+
+def empirical_prior(mean: float) -> Limits:
+    """Return mean and standard deviation of the empirical prior of tau on the logit scale, at a mean AUROC.
+
+    >>> [round(empirical_prior(mean)[0], 3) for mean in (0.75, 0.9, 0.99)]
+    [0.293, 0.611, 0.611]
+    """
+    slope = SCALES["auroc"].slope(min(max(mean, 1 - _FARTHEST), _FARTHEST))
+    return PRIOR_TAU * slope, PRIOR_SD * slope
 
 
 @dataclass(frozen=True)
@@ -317,8 +331,7 @@ def next_site(
     alone = [own(*ends) for ends in _integrated(y, v, None, level, training)]
     with_prior = None
     if score == "auroc":
-        slope = scale.slope(mean)
-        prior = (PRIOR_TAU * slope, PRIOR_SD * slope)
+        prior = empirical_prior(mean)
         with_prior = [own(*ends) for ends in _integrated(y, v, prior, level, training)]
     empirical = with_prior is not None and len(found) <= MOST_WITH_PRIOR
     mean_limits, headline = with_prior if with_prior is not None and empirical else alone

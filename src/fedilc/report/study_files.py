@@ -23,7 +23,7 @@ from fedilc.report.tables import write_tables
 from fedilc.storage.files import parse_json, write_atomically
 from fedilc.storage.run_identity import command_line
 from fedilc.studies.study.assessment import assessment, edge_notes
-from fedilc.studies.study.comparators import CHOSEN, NULL, kind_of
+from fedilc.studies.study.comparators import CHOSEN, NULL, kind_of, pooled_regression
 from fedilc.studies.study.declaration import declaration
 from fedilc.studies.study.description import description
 from fedilc.studies.study.result import StudyResult
@@ -225,6 +225,19 @@ def _estimates(result: StudyResult, method: str, metric: str) -> dict[str, dict[
 
 def _against(result: StudyResult, other: str, metric: str) -> dict[str, Any]:
     """Return the difference of the headline from another method, over sites and at the next one."""
-    found, following = result.against(other, metric), result.next_difference(result.headline, metric, other)
+    found = result.against(other, metric)
     over = {} if found is None else {**asdict(found.over_sites), "sites": len(found.by_site)}
+    if _taken(result, other):
+        return {**over, "next_low": None, "next_high": None}
+    following = result.next_difference(result.headline, metric, other)
     return {**over, "next_low": following.low, "next_high": following.high}
+
+
+def _taken(result: StudyResult, other: str) -> bool:
+    """Return whether the procedure took this method, or the regression that equals it, at some site.
+
+    The difference is then 0 at these sites, with hardly any variance, and not at others: not a sample of
+    normal effects, and random effects would take the zeros for exact knowledge.
+    """
+    same = result.plan.regression if other == pooled_regression(result.plan.data.loss) else other
+    return same in result.chosen.values()

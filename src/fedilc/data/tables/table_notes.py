@@ -155,8 +155,9 @@ def _labels(summaries: Sequence[SiloSummary], label: LabelRule) -> Iterator[Note
         yield Note(f"label {label.text!r}: {label.classes[1]!r} counts as 1, {label.classes[0]!r} as 0")
     for silo in summaries:
         if silo.unlabelled:
+            rows = "1 row" if silo.unlabelled == 1 else f"{silo.unlabelled} rows"
             yield Note(
-                f"silo {silo.name!r} has {silo.unlabelled} rows without a label, which are left out",
+                f"silo {silo.name!r} has {rows} without a label, left out",
                 "{} have rows without a label, which are left out",
                 repr(silo.name),
                 unit="silos",

@@ -141,6 +141,11 @@ class Panel:
     kind: str = "95 %"
     line: float = 0.0
 
+    @property
+    def cautions(self) -> bool:
+        """Return whether a score is to be read with caution."""
+        return any(one.caution is not None for _, _, one in self.rows)
+
 
 @dataclass(frozen=True)
 class Heat:

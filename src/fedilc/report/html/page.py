@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from fedilc import __version__
-from fedilc.evaluation.intervals import NOT_ESTIMABLE
+from fedilc.evaluation.intervals import CAUTION_MARK, NOT_ESTIMABLE
 from fedilc.report.tables import TableData, words
 from fedilc.storage.templating import templates
 
@@ -39,7 +39,8 @@ class Part:
 
 def page_templates() -> Environment:
     """Return the templates of pages; every value that they are given is escaped."""
-    return templates(__package__, html=True, next_number=_next_number, not_estimable=NOT_ESTIMABLE)
+    words = {"not_estimable": NOT_ESTIMABLE, "caution_mark": CAUTION_MARK}
+    return templates(__package__, html=True, next_number=_next_number, **words)
 
 
 def make_part(template: str, name: str, kind: str, verdict: Iterable[str], **values: Any) -> Part:

@@ -167,7 +167,7 @@ def _lines(study: Study) -> list[Line]:
     """Return the losses by which rounds were chosen: each method's mean with its range."""
     drawn = []
     for colour, method in enumerate(study["methods"]):
-        if method in ESTIMATED:  # their rounds are trees
+        if method in (*ESTIMATED, *study.get("regressions", ())):  # trees, or no round to choose
             continue
         found = [methods[method]["curve"] for methods in study["choices"].values() if method in methods]
         line = band(method, colour, [{int(r): loss for r, loss in one.items()} for one in found])
@@ -178,6 +178,8 @@ def _lines(study: Study) -> list[Line]:
 
 def _curves(lines: list[Line]) -> list[Chart]:
     """Return a chart of all means, and one per method that has a range."""
+    if not lines:
+        return []
     means = [Line(line.label, line.colour, line.x, line.y) for line in lines]
     single = [curves(line.label, "round", [line], lines) for line in lines if line.low is not None]
     return [curves("Means of all methods", "round", means, lines), *single]

@@ -68,7 +68,7 @@ def _next_site(result: StudyResult, metric: str) -> str:
             f"sites alone, {found.jeffreys_low:.2f} to {found.jeffreys_high:.2f}"
         )
     elif found.sites <= MOST_WITH_PRIOR:
-        more = "; so few sites cannot narrow it"
+        more = "; it is wide because so few sites say little about how sites differ"
     return (
         f"At a new site like these, expect {name} between {found.low:.2f} and {found.high:.2f} with {method} "
         f"(95 % prediction interval from {found.sites} sites{more})."
@@ -93,10 +93,10 @@ def _procedure(result: StudyResult, metric: str) -> str:
     if plain in result.algorithms:
         clearly = f" if that is lower than {plain}'s {by}, and {plain} otherwise"
     return (
-        "The chosen procedure, which takes for each site the federated method of lowest loss at the others"
-        f"{clearly} ({', '.join(taken)}), had {NAMES[metric]} {result.mean(CHOSEN, metric).value:.3f} "
+        f"The chosen procedure had {NAMES[metric]} {result.mean(CHOSEN, metric).value:.3f} "
         f"{_where(result, result.sites_with(metric))}{brackets}"
-        f"{''.join(f'; {one}' for one in said if one)}."
+        f"{''.join(f'; {one}' for one in said if one)}; for each site it takes the federated method of "
+        f"lowest loss at the others{clearly} ({', '.join(taken)})."
     )
 
 
@@ -122,13 +122,13 @@ def _not_beaten(result: StudyResult, other: str, text: str, metrics: Sequence[st
         if found is None:
             continue
         mean, sign = found.over_sites, 1 if metric in HIGHER_IS_BETTER else -1
-        limits = ""
+        limits = ", too few for an interval" if len(found.by_site) < FEWEST_SITES else ""
         if mean.low is not None and mean.high is not None:
             if min(sign * mean.low, sign * mean.high) > 0:
                 continue
             limits = f", 95 % interval {mean.low:+.3f} to {mean.high:+.3f}"
         better |= sign * (mean.value or 0.0) > 0
-        sites = f"{len(found.by_site)} sites"
+        sites = f"{len(found.by_site)} site{'s' * (len(found.by_site) > 1)}"
         differences.append(f"difference of {NAMES[metric]} over {sites} {mean.value or 0.0:+.3f}{limits}")
     verb = "is not shown to beat" if better else "does not beat"
     return f"it {verb} {text} ({'; '.join(differences)})" if differences else None
