@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fedilc.algorithms.loss_registry import has_classes
 from fedilc.data.tables.silo_tables import read_tables
 from fedilc.data.tables.table_settings import TableSettings
-from fedilc.evaluation.estimates import support
 from fedilc.report.score_tables import Study
 from fedilc.report.study_files import study_facts
 from fedilc.storage.files import read_tensors
 from fedilc.studies.study.data import StudyData, StudyTables
 from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
-from fedilc.studies.study.scoring import asked_by, class_counts
-from fedilc.studies.study.site_scores import Limits, MethodScores, Score, SiteScores
+from fedilc.studies.study.scoring import asked_by, rows_of, score_site
+from fedilc.studies.study.site_scores import Limits, Score, SiteScores
 from fedilc.studies.study.tasks import Task
 
 # Settings of a study that has one way to scale numbers and one network, so that few models are trained.
@@ -93,20 +91,17 @@ def made_sites(
     """
     asked, sites = asked_by(plan), {}
     for site, levels in values.items():
-        y = plan.data.labels[site]
-        sites[site] = SiteScores(
-            site=site,
-            min_events=10,
-            min_cell=1,
-            examples=len(y),
-            classes=class_counts(y) if has_classes(plan.data.loss) else None,
-            reasons={score: support(asked.loss, y, score).reason for score in asked.scores},
-            methods={
-                method: MethodScores(scores={score: made_score(value, error) for score in asked.scores})
-                for method, value in levels.items()
-            },
-            apart={score: [[0.0] * before for before in range(len(levels))] for score in asked.scores},
-        )
+        shape = (len(plan.data.labels[site]), plan.data.outputs)
+        outputs = {method: [np.full(shape, value)] for method, value in levels.items()}
+        found = score_site(rows_of(plan, (site,), outputs, tuple(levels)), asked)
+        methods = {
+            method: of.model_copy(
+                update={"scores": {n: made_score(levels[method], error) for n in of.scores}}
+            )
+            for method, of in found.methods.items()
+        }
+        apart = {score: tuple((0.0,) * before for before in range(len(levels))) for score in asked.scores}
+        sites[site] = found.model_copy(update={"methods": methods, "apart": apart})
     return sites
 
 

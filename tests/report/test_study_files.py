@@ -79,14 +79,16 @@ def test_a_method_that_was_taken_somewhere_has_no_difference_at_the_next_site(tm
 
 
 def test_predictions_have_a_row_per_example_method_and_seed_and_a_column_per_class(tmp_path: Path) -> None:
-    frame = predictions(found(tmp_path)).collect()
+    made = found(tmp_path)
+    frame = predictions(made.plan.data, made.outputs).collect()
     assert frame.columns == ["site", "method", "seed", "row", "label", "output"]
     assert len(frame) == 4 * 2 * 20
     assert frame.filter(site="H2", method="geometric")["output"].unique().to_list() == [0.8]
     silos = [Silo(name, torch.zeros(6, 2), [0, 1, 2, 0, 1, 2]) for name in "abc"]
     data = StudyArrays.of(Federation("three", silos, loss="multiclass"))
     plan = StudyPlan(data, StudySettings(algorithms=("fedavg",), references=False))
-    classes = predictions(made_result(plan, {"fedavg": 0.5})).collect()
+    other = made_result(plan, {"fedavg": 0.5})
+    classes = predictions(plan.data, other.outputs).collect()
     assert classes.columns[-3:] == ["output 0", "output 1", "output 2"]
     assert classes.schema["output 0"] == pl.Float64
 

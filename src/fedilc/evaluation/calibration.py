@@ -62,7 +62,6 @@ def calibration_intercept(y: Floats, logits: Floats, counts: Floats | None = Non
     odds[one_class] = 0.0
     low, high = odds - logits.max(-1), odds - logits.min(-1)
     at = np.clip(start, low, high)
-    left = np.ones(at.shape, dtype=bool)
     for _ in range(_STEPS):
         p = sigmoid(at[:, None] + logits)
         slope = positive - (counts * p).sum(1)
@@ -70,10 +69,8 @@ def calibration_intercept(y: Floats, logits: Floats, counts: Floats | None = Non
         curvature = (counts * p * (1 - p)).sum(1)
         newton = at + np.divide(slope, curvature, out=np.full_like(at, np.inf), where=curvature > 0)
         following = np.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
-        moved = np.abs(following - at)
-        at = np.where(left, following, at)  # what a row gives depends on no other row
-        left &= moved >= _TOLERANCE
-        if not left.any():
+        moved, at = np.abs(following - at).max(), following
+        if moved < _TOLERANCE:
             break
     found: Floats = np.where(one_class, np.nan, at)
     return found

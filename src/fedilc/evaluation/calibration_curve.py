@@ -37,8 +37,8 @@ import numpy as np
 from fedilc.evaluation.calibration import Floats, log_losses, sigmoid
 from fedilc.evaluation.estimates import CAUTION_COUNT, per_patient
 from fedilc.evaluation.intervals import t_quantile
+from fedilc.evaluation.risk_counts import GRID
 
-POINTS = 50
 _QUANTILES = {3: (0.1, 0.5, 0.9), 4: (0.05, 0.35, 0.65, 0.95)}
 # Newton's steps square the error, whereas those towards an infinite coefficient shrink by a constant factor:
 # a fit that is not done after this many has no finite solution.
@@ -83,7 +83,12 @@ class _Fit:
 
 
 def calibration_curve(
-    y: Any, outputs: Sequence[Any], patients: Any = None, points: int = POINTS, level: float = 0.95
+    y: Any,
+    outputs: Sequence[Any],
+    patients: Any = None,
+    grid: Sequence[float] = GRID,
+    beyond: int = 0,
+    level: float = 0.95,
 ) -> CalibrationCurve | None:
     """Return the smooth calibration curve; None if a spline has no finite fit or all predictions are equal.
 
@@ -91,7 +96,9 @@ def calibration_curve(
         y: one label per example, 0 or 1.
         outputs: per seed, one logit per example.
         patients: whose each example is, by any number; None if every example is a patient of its own.
-        points: at how many risks the curve is given, from the 1st to the 99th percentile of predicted ones.
+        grid: the risks at which the curve is given, as far as they are between the 1st and the 99th
+            percentile of the predicted ones.
+        beyond: at least so many examples are predicted to be below, and above, all of these.
         level: how often the limits hold the true curve at one risk.
 
     >>> rng = np.random.default_rng(0)
@@ -108,11 +115,12 @@ def calibration_curve(
     if len(found) < len(fits):
         return None
     index = np.mean([_index(z, fit, level) for z, fit in zip(logits, found, strict=True)], axis=0)
-    ends = np.quantile(np.concatenate(logits), (0.01, 0.99))
-    first, last = sigmoid(ends).tolist()
-    risks = np.linspace(first, last, points)
-    with np.errstate(divide="ignore"):
-        at = np.clip(np.log(risks) - np.log1p(-risks), *ends)
+    tail = max(0.01, beyond / len(labels))
+    ends = np.quantile(np.concatenate(logits), (min(tail, 0.5), max(1 - tail, 0.5)))
+    risks = np.asarray(grid, float)
+    at = np.log(risks) - np.log1p(-risks)
+    inside = (ends[0] <= at) & (at <= ends[1])
+    risks, at = risks[inside], at[inside]
     rows = [fit.basis(at) for fit in found]
     curves = np.stack([row @ fit.beta for row, fit in zip(rows, found, strict=True)])
     middle = curves.mean(0)

@@ -22,12 +22,16 @@ from typing import Any
 import numpy as np
 
 from fedilc.evaluation.calibration import Floats, sigmoid
-from fedilc.evaluation.estimates import limits_support, per_patient
+from fedilc.evaluation.estimates import NO_FLOORS, Floors, limits_support, per_patient
 from fedilc.evaluation.intervals import LEVEL, Interval, t_quantile
 
 
 def net_benefit(
-    y: Any, outputs: Sequence[Any], thresholds: Sequence[float], patients: Any = None
+    y: Any,
+    outputs: Sequence[Any],
+    thresholds: Sequence[float],
+    patients: Any = None,
+    floors: Floors = NO_FLOORS,
 ) -> list[Interval]:
     """Return the net benefit at each threshold with its interval over examples.
 
@@ -36,13 +40,14 @@ def net_benefit(
         outputs: per seed, one logit per example; an infinite one is treated at every threshold.
         thresholds: risks between 0 and 1, both excluded.
         patients: whose each example is, by any number; None if every example is a patient of its own.
+        floors: how many events and non-events limits need.
 
     >>> [found] = net_benefit([1, 1, 0, 0, 0], [[1.0, -2.0, 1.0, -2.0, -2.0]], [0.25])
     >>> round(found.value, 4)
     0.1333
     """
     gains = _gains(y, outputs, thresholds)
-    support = limits_support("binary", y, "log_loss", patients)
+    support = limits_support("binary", y, "log_loss", patients, floors=floors)
     told = support.reason or support.caution
     means = gains.mean(2)
     centred = gains.mean(0) - means.mean(0)[:, None]
@@ -61,13 +66,15 @@ def net_benefit(
     return found
 
 
-def treat_all(y: Any, thresholds: Sequence[float], patients: Any = None) -> list[Interval]:
+def treat_all(
+    y: Any, thresholds: Sequence[float], patients: Any = None, floors: Floors = NO_FLOORS
+) -> list[Interval]:
     """Return the net benefit of treating everybody at each threshold.
 
     >>> round(treat_all([1, 1, 0, 0, 0], [0.25])[0].value, 4)
     0.2
     """
-    return net_benefit(y, [np.full(len(np.asarray(y)), np.inf)], thresholds, patients)
+    return net_benefit(y, [np.full(len(np.asarray(y)), np.inf)], thresholds, patients, floors)
 
 
 def _gains(y: Any, outputs: Sequence[Any], thresholds: Sequence[float]) -> Floats:

@@ -24,6 +24,7 @@ from fedilc.evaluation.auroc import area, one_model
 from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope, sigmoid
 
 MIN_COUNT, CAUTION_COUNT = 10, 100
+_ROUNDING = 1e-6  # of sums of shares of patients
 _BY_CLASS = (
     *("auroc", "auprc", "log_loss_refitted", "oe_ratio", "calibration_slope", "calibration_intercept"),
 )
@@ -45,7 +46,7 @@ class Floors:
         """Return how many examples of the rarest kind a score needs."""
         return max(self.min_events, self.min_cell)
 
-    def allow(self, events: int, others: int) -> bool:
+    def allow(self, events: float, others: float) -> bool:
         """Return whether these two counts may be told together.
 
         With a floor, a count of 0 beside another one is too small too: it says of everybody counted by the
@@ -55,7 +56,8 @@ class Floors:
         >>> floors.allow(10, 12), floors.allow(0, 12), floors.allow(0, 0), Floors().allow(0, 1)
         (True, False, True, True)
         """
-        return self.min_cell == 1 or events == others == 0 or min(events, others) >= self.min_cell
+        enough = min(events, others) > self.min_cell - _ROUNDING
+        return self.min_cell == 1 or max(events, others) < _ROUNDING or enough
 
 
 NO_FLOORS = Floors()

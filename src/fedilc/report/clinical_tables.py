@@ -7,9 +7,10 @@ from typing import Any
 
 from fedilc.algorithms.loss_registry import task_of
 from fedilc.data.tables.column_values import in_order
-from fedilc.report.score_tables import Study, score_cell, score_column
+from fedilc.report.score_tables import Study, by_place, score_cell, score_column
 from fedilc.report.tables import Cell, Column, TableData, words
-from fedilc.studies.study.assessment import ALL_SITES, TREAT_ALL
+from fedilc.studies.study.assessment import TREAT_ALL
+from fedilc.studies.study.result import ALL_SITES
 from fedilc.studies.study.verdict import NAMES
 
 
@@ -50,28 +51,34 @@ def sensitivity_table(study: Study) -> list[TableData]:
 
 def subgroup_tables(study: Study) -> list[TableData]:
     """Return the scores by subgroup: over all held-out sites, and at each site if there are several."""
-    places = dict.fromkeys(one["place"] for one in study.get("subgroups", []))
+    given = [*study.get("together", {}).get("subgroups", []), *study.get("subgroups", [])]
+    places = dict.fromkeys(one["place"] for one in given)
     first = next(iter(places), None)
     found = []
-    for name, title, kept in (
-        ("subgroups", f"Subgroups at {first}", [first]),
-        ("subgroups-by-site", "Subgroups at each held-out site", [*places][1:]),
-    ):
+    each = "Subgroups at each held-out site"
+    parts = [("subgroups", each, [*places])]
+    if first == ALL_SITES or len(places) == 1:
+        parts = [("subgroups", f"Subgroups at {first}", [first]), ("subgroups-by-site", each, [*places][1:])]
+    for name, title, kept in parts:
         rows = [
-            (_subgroup(one, with_place=name != "subgroups"), method, *map(score_cell, scores.values()))
-            for one in study.get("subgroups", [])
+            (_subgroup(one, with_place=title == each), method, *map(score_cell, scores.values()))
+            for one in given
             if one["place"] in kept
             for method, scores in one["methods"].items()
         ]
-        scored = [
-            of for one in study.get("subgroups", []) if one["place"] in kept for of in one["methods"].values()
-        ]
+        scored = [of for one in given if one["place"] in kept for of in one["methods"].values()]
+        hidden = [_hidden(one) for one in given if one["place"] in kept and "reason" in one]
         columns = (*words("subgroup", "method"), *map(score_column, scored[0] if scored else ()))
         notes = ["Means over seeds; 95 % intervals over examples. Tests between subgroups are not made."]
         if first == ALL_SITES and name == "subgroups":
             notes.append("AUROC: over pairs of patients of the same site, since each site has its own model.")
-        found += _table(name, study, title, columns, rows, tuple(notes))
+        found += _table(name, study, title, columns, rows, (*notes, *hidden))
     return found
+
+
+def _hidden(one: Mapping[str, Any]) -> str:
+    """Return which levels of a subgroup a site does not tell of."""
+    return f"{one['place']}: {one['subgroup']}, {one['level']} levels are not told of ({one['reason']})."
 
 
 def _subgroup(one: Mapping[str, Any], *, with_place: bool) -> str:
@@ -200,7 +207,7 @@ def calibration_table(study: Study) -> list[TableData]:
     """Return O:E and ICI per held-out site and method."""
     rows = [
         (place, method, score_cell(found["oe_ratio"]), score_cell(found["ici"]))
-        for place, methods in study.get("calibration", {}).items()
+        for place, methods in by_place(study, "calibration").items()
         for method, found in methods.items()
     ]
     columns = (
@@ -213,22 +220,27 @@ def calibration_table(study: Study) -> list[TableData]:
         "O:E: observed over expected events; above 1, risks are too low. ICI: mean distance between the "
         "predicted risks and the smooth calibration curve; 0 is ideal. Chance alone makes the value larger "
         "at small sites; its interval is that of a band that holds the whole curve with at least 95 %.",
-        "All sites together: as if they were one site, so that the interval leaves out how sites differ.",
+        _together(study, "as if they were one site, so that the interval leaves out how sites differ"),
     )
     title = "Calibration: observed to expected events, and integrated calibration index"
     return _table("calibration", study, title, columns, rows, notes)
 
 
+def _together(study: Study, what: str) -> str:
+    """Return what the numbers of all held-out sites together are, or why there are none."""
+    return f"All sites together: {study.get('together', {}).get('reason', what)}."
+
+
 def net_benefit_table(study: Study) -> list[TableData]:
     """Return the net benefit at the thresholds, per held-out site and method."""
-    found = study.get("net_benefit", {"thresholds": [], "sites": {}})
+    thresholds = study.get("net_benefit", {}).get("thresholds", [])
     rows = [
         (place, method, *map(score_cell, of))
-        for place, methods in found["sites"].items()
+        for place, methods in by_place(study, "net_benefit").items()
         for method, of in methods.items()
     ]
     ends = ("value", "low", "high")
-    at = (Column(f"at {p:g}", tuple(f"{end}_{p:g}" for end in ends)) for p in found["thresholds"])
+    at = (Column(f"at {p:g}", tuple(f"{end}_{p:g}" for end in ends)) for p in thresholds)
     columns = (*words("site", "method"), *at)
     notes = (
         "Means over seeds; 95 % intervals over examples.",

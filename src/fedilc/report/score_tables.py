@@ -10,6 +10,7 @@ from fedilc.errors import listed
 from fedilc.evaluation.intervals import CAUTION_MARK, NOT_ESTIMABLE, Interval
 from fedilc.report.tables import NOTHING, Cell, Column, TableData, words
 from fedilc.studies.study.comparators import ALONE, CHOSEN, NULL, kind_of
+from fedilc.studies.study.result import ALL_SITES
 from fedilc.studies.study.verdict import CALIBRATION, NAMES
 
 _SITE, _METHOD = words("site", "method")
@@ -115,6 +116,14 @@ def _score_rows(study: Study, found: Mapping[str, Any], limits: bool = True) -> 
             best = (max if metric in study["higher_is_better"] else min)(values, key=values.__getitem__)
             column[best] = replace(column[best], bold=True)
     return [(Cell(method), *(cells[metric][method] for metric in metrics)) for method in found]
+
+
+def by_place(study: Study, key: str) -> dict[str, Any]:
+    """Return a part of the assessment of all held-out sites together, if there is one, and of each."""
+    sites = study.get(key, {})
+    sites = sites.get("sites", {}) if key == "net_benefit" else sites
+    together = study.get("together", {}).get(key)
+    return {**({ALL_SITES: together} if together else {}), **sites}
 
 
 def score_column(metric: str) -> Column:

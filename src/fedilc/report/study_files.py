@@ -24,9 +24,10 @@ from fedilc.storage.files import parse_json, write_atomically
 from fedilc.storage.run_identity import command_line
 from fedilc.studies.study.assessment import assessment, edge_notes
 from fedilc.studies.study.comparators import CHOSEN, NULL, kind_of, pooled_regression
+from fedilc.studies.study.data import StudyData
 from fedilc.studies.study.declaration import declaration
 from fedilc.studies.study.description import description
-from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.result import Outputs, StudyResult
 from fedilc.studies.study.sensitivity import sensitivity_facts
 from fedilc.studies.study.verdict import CALIBRATION, alarm, deciding_metric, verdict
 
@@ -74,6 +75,7 @@ def study_facts(
         "references": [method for method in methods if kind_of(method) != "federated"],
         "silos": {site: _silo_facts(result, site) for site in data.silos},
         "held_out": list(plan.held_out),
+        "floors": {site: asdict(one.floors) for site, one in result.sites.items()},
         "notes": plan.notes(),
         "command": command_line(),
         "settings": asdict(plan.settings),
@@ -138,7 +140,7 @@ def study_facts(
     return facts
 
 
-def predictions(result: StudyResult) -> pl.LazyFrame:
+def predictions(data: StudyData, outputs_at: Outputs) -> pl.LazyFrame:
     """Return what every method predicts for every held-out example: one row per example, method and seed.
 
     `output` is a logit (binary), a predicted value (regression), or one column per class number; `patient` is
@@ -146,8 +148,6 @@ def predictions(result: StudyResult) -> pl.LazyFrame:
     has millions of rows if there are 100,000 examples.
     """
     parts = []
-    data = result.plan.data
-    outputs_at = result.outputs or {}
     everyone = data.patients_of(list(outputs_at))
     first = 0
     for site, methods in outputs_at.items():
@@ -170,7 +170,10 @@ def predictions(result: StudyResult) -> pl.LazyFrame:
 def write_study(
     folder: Path, result: StudyResult, protocol: str | None = None, without: StudyResult | None = None
 ) -> Study:
-    """Write study.json, verdict.txt, predictions.parquet and the tables; return the content of study.json."""
+    """Write study.json, verdict.txt and the tables, and predictions.parquet if rows are here.
+
+    Return the content of study.json.
+    """
     study = study_facts(result, protocol, without)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -178,7 +181,8 @@ def write_study(
         said = [*([f"Alarm: {study['alarm']}"] if study["alarm"] else []), *study["verdict"]]
         said.append(declaration(protocol))
         write_atomically(folder / "verdict.txt", ("\n".join(said) + "\n").encode())
-        predictions(result).sink_parquet(folder / PREDICTIONS)
+        if result.outputs is not None:
+            predictions(result.plan.data, result.outputs).sink_parquet(folder / PREDICTIONS)
         write_atomically(folder / CHECKLIST, checklist(study).encode())
     write_tables(folder, [*study_tables(study), *clinical_tables(study)])
     return study

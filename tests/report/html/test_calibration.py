@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from sklearn.calibration import calibration_curve
 
 from fedilc.report.html.charts import wilson_limits
-from fedilc.report.html.prediction_charts import binned
+from fedilc.report.html.prediction_charts import Counts, dots
 
 
-def test_calibration_is_that_of_scikit_learn() -> None:
-    random = np.random.default_rng(0)
-    predicted = random.uniform(size=120)
-    observed = (random.uniform(size=120) < predicted).astype(float)
-    line = binned("", 0, predicted, observed, 1)
-    shares, means = calibration_curve(observed, predicted, n_bins=8, strategy="quantile")
-    np.testing.assert_allclose(line.x, means)
-    np.testing.assert_allclose(line.y, shares)
+def test_neighbouring_risks_are_grouped_until_they_are_enough() -> None:
+    line = dots("", 0, Counts((0.2, 0.4, 0.6), (1, 3, 9, 12), (14, 11, 5, 3), (1.5, 4.2, 7.0, 12.0), 1))
+    assert line.x == pytest.approx([1.5 / 15, 11.2 / 28, 12.0 / 15])
+    assert line.y == pytest.approx([1 / 15, 12 / 28, 12 / 15])
     assert all(low <= share <= high for low, share, high in zip(line.low, line.y, line.high, strict=True))
-    twice = binned("", 0, np.tile(predicted, 2), np.tile(observed, 2), 2)
-    np.testing.assert_allclose([*twice.low, *twice.high], [*line.low, *line.high])
-
-
-def test_quantities_are_grouped_too_with_limits_of_their_mean() -> None:
-    predicted = np.arange(60.0)
-    line = binned("", 0, predicted, predicted + 1.0, 1)
-    np.testing.assert_allclose(line.y, np.add(line.x, 1.0))
-    spread = 1.96 * np.arange(15).std() / np.sqrt(15)
-    np.testing.assert_allclose(np.subtract(line.high, line.y), spread)
+    twice = dots("", 0, Counts((0.2, 0.4, 0.6), (2, 6, 18, 24), (28, 22, 10, 6), (3.0, 8.4, 14, 24), 2))
+    assert [*twice.x, *twice.low, *twice.high] == pytest.approx([*line.x, *line.low, *line.high])
 
 
 def test_wilsons_limits_hold_the_share_and_stay_between_0_and_1() -> None:

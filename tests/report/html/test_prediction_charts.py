@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
@@ -12,6 +10,8 @@ from sklearn.metrics import confusion_matrix
 
 from fedilc.evaluation.calibration_curve import calibration_curve
 from fedilc.report.html.prediction_charts import PredictionCharts, prediction_charts
+from fedilc.studies.study.assessment import clinical_facts
+from fedilc.studies.study.scoring import Asked, SiteRows, score_site
 
 SEEDS, SIZES = 2, {"north": 120, "south": 200, "tiny": 30}
 
@@ -49,10 +49,39 @@ def frame() -> pl.DataFrame:
     return pl.concat(parts)
 
 
+def outputs(site: str, method: str) -> list[np.ndarray]:
+    rows = frame().filter(site=site, method=method)
+    return [rows.filter(seed=seed)["output"].to_numpy()[:, None] for seed in range(SEEDS)]
+
+
+def labels(site: str) -> np.ndarray:
+    return frame().filter(site=site, method="fedavg", seed=0)["label"].to_numpy()
+
+
+def drawn(loss: str, sites: list[str]) -> dict[str, object]:
+    """The parts of study.json that charts are made from."""
+    methods = ("fedavg", "geometric")
+    places = {site: [site] for site in sites}
+    if loss == "binary" and len(sites) > 1:
+        places["all"] = sites
+    found = {}
+    for place, of in places.items():
+        y = np.concatenate([labels(site) for site in of])
+        given = {
+            name: [np.concatenate(parts) for parts in zip(*(outputs(site, name) for site in of), strict=True)]
+            for name in methods
+        }
+        asked = Asked(loss, 1, (), SEEDS, (0.2,))
+        document = score_site(SiteRows(place, y, given, drawn=methods), asked)
+        found[place] = clinical_facts(loss, document, {name: name for name in methods})
+    together = found.pop("all", None)
+    facts = {key: {site: of.get(key, {}) for site, of in found.items()} for key in ("calibration", "drawn")}
+    return {**study(loss), "held_out": sites, **facts, **({"together": together} if together else {})}
+
+
 @pytest.fixture
-def charts(tmp_path: Path) -> PredictionCharts:
-    frame().sample(fraction=1, shuffle=True, seed=0).write_parquet(tmp_path / "predictions.parquet")
-    found = prediction_charts(tmp_path, study())
+def charts() -> PredictionCharts:
+    found = prediction_charts(drawn("binary", list(SIZES)))
     assert found is not None
     return found
 
@@ -62,9 +91,7 @@ def test_calibration_is_the_smooth_curve_of_all_sites_and_of_each_with_enough_ev
 ) -> None:
     assert [chart.title for chart in charts.calibration.charts] == ["all held-out sites", "north", "south"]
     assert charts.calibration.missing == ("tiny (5 events, fewer than 10)",)
-    rows = frame().filter(site="north", method="geometric")
-    outputs = [rows.filter(seed=seed)["output"].to_numpy() for seed in range(SEEDS)]
-    curve = calibration_curve(rows.filter(seed=0)["label"].to_numpy(), outputs)
+    curve = calibration_curve(labels("north"), outputs("north", "geometric"))
     assert curve is not None
     chart = charts.calibration.charts[1]
     np.testing.assert_allclose(chart.lines[1].y, curve.observed)
@@ -106,9 +133,8 @@ def test_a_decision_curve_is_the_net_benefit_by_the_confusion_matrix(charts: Pre
     assert tiny.lines[0].low is None
 
 
-def test_quantities_have_groups_alone(tmp_path: Path) -> None:
-    frame().write_parquet(tmp_path / "predictions.parquet")
-    found = prediction_charts(tmp_path, study("regression"))
+def test_quantities_have_groups_alone() -> None:
+    found = prediction_charts(drawn("regression", list(SIZES)))
     assert found is not None
     assert not found.risks
     assert not found.decisions
@@ -116,8 +142,7 @@ def test_quantities_have_groups_alone(tmp_path: Path) -> None:
     assert [chart.title for chart in found.calibration.charts] == list(SIZES)
 
 
-def test_one_held_out_site_has_no_chart_of_all(tmp_path: Path) -> None:
-    frame().write_parquet(tmp_path / "predictions.parquet")
-    found = prediction_charts(tmp_path, {**study(), "held_out": ["south"]})
+def test_one_held_out_site_has_no_chart_of_all() -> None:
+    found = prediction_charts(drawn("binary", ["south"]))
     assert found is not None
     assert [chart.title for chart in found.risks] == ["south"]

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hospitals import hospitals, made_result, study_table
+from hospitals import hospitals, study_table
 from hypothesis import given
 from hypothesis import strategies as st
 from slow_clinical import counted_net_benefit
 
 from fedilc.evaluation.calibration_curve import calibration_curve
-from fedilc.studies.study.assessment import assessment, calibration_facts, edge_notes, edges
+from fedilc.studies.study.assessment import NOT_TOGETHER, assessment, clinical_facts, edge_notes, edges
 from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.scoring import Asked, SiteRows, score_site
+from fedilc.studies.study.site_scores import SiteScores
 
 
 @pytest.fixture
@@ -25,23 +28,24 @@ def result(tmp_path: Path) -> StudyResult:
     settings = StudySettings(
         algorithms=("fedavg", "fishr-inter-geo"), references=False, thresholds=(0.3, 0.6)
     )
-    made = made_result(StudyPlan(data, settings), {"fedavg": 0.7, "fishr-inter-geo": 0.8})
+    plan = StudyPlan(data, settings)
     random = np.random.default_rng(0)
     outputs = {
         site: {name: [y[:, None] + random.normal(size=(len(y), 1)) - 0.5] for name in settings.algorithms}
         for site, y in data.labels.items()
     }
-    return replace(made, outputs=outputs)
+    return StudyResult.of(plan, {}, outputs, {})
 
 
 def test_numbers_are_those_of_each_site_and_of_all_together(result: StudyResult) -> None:
     facts = json.loads(json.dumps(assessment(result), allow_nan=False))
     sites = result.plan.held_out
-    assert list(facts["calibration"]) == ["all held-out sites", *sites]
+    assert list(facts["calibration"]) == list(sites)
+    together = facts["together"]
     y = np.concatenate([result.plan.data.labels[site] for site in sites])
     outputs = np.concatenate([result.outputs[site]["fedavg"][0] for site in sites])
     risks = 1 / (1 + np.exp(-outputs[:, 0]))
-    found = facts["calibration"]["all held-out sites"]["fedavg"]
+    found = together["calibration"]["fedavg"]
     assert found["oe_ratio"]["value"] == pytest.approx(y.sum() / risks.sum())
     curve = calibration_curve(y, [outputs])
     assert curve is not None
@@ -49,13 +53,29 @@ def test_numbers_are_those_of_each_site_and_of_all_together(result: StudyResult)
     assert facts["net_benefit"]["thresholds"] == [0.3, 0.6]
     for place, threshold in enumerate((0.3, 0.6)):
         for method, given_risks in (("fedavg", risks), ("treat all", np.ones(len(y)))):
-            one = facts["net_benefit"]["sites"]["all held-out sites"][method][place]
+            one = together["net_benefit"][method][place]
             assert one["value"] == pytest.approx(counted_net_benefit(list(y), list(given_risks), threshold))
 
 
 def test_a_method_that_some_site_lacks_is_not_in_the_numbers_of_all(result: StudyResult) -> None:
-    del result.outputs[result.plan.held_out[1]]["fishr-inter-geo"]
-    assert list(assessment(result)["calibration"]["all held-out sites"]) == ["fedavg"]
+    outputs = {site: dict(of) for site, of in result.outputs.items()}
+    del outputs[result.plan.held_out[1]]["fishr-inter-geo"]
+    found = assessment(StudyResult.of(result.plan, {}, outputs, {}))
+    assert list(found["together"]["calibration"]) == ["fedavg"]
+
+
+def test_without_the_rows_of_all_sites_there_is_a_sentence_instead(result: StudyResult) -> None:
+    documents = {site: SiteScores.read(one.to_bytes()) for site, one in result.sites.items()}
+    elsewhere = StudyResult(result.plan, {}, documents, {})
+    found, here = assessment(elsewhere), assessment(result)
+    assert found.pop("together") == {"reason": NOT_TOGETHER}
+    here.pop("together")
+    assert found == here
+
+
+def of_one_site(y: np.ndarray, z: np.ndarray) -> dict[str, Any]:
+    document = score_site(SiteRows("H0", y, {"fedavg": [z[:, None]]}), Asked("binary", 1, (), 1, (0.3,)))
+    return clinical_facts("binary", document, {"fedavg": "fedavg"})["calibration"]["fedavg"]
 
 
 def test_the_interval_of_o_to_e_covers_the_ratio_of_the_population() -> None:
@@ -63,7 +83,7 @@ def test_the_interval_of_o_to_e_covers_the_ratio_of_the_population() -> None:
     for _ in range(1000):
         z = random.normal(-1, 1, 200)
         y = (random.random(200) < 1.2 / (1 + np.exp(-z)).clip(1.2)).astype(float)
-        found = calibration_facts(y, [z])["oe_ratio"]
+        found = of_one_site(y, z)["oe_ratio"]
         covered += found["low"] <= 1.2 <= found["high"]
     assert 0.93 <= covered / 1000 <= 0.98
 
@@ -71,7 +91,7 @@ def test_the_interval_of_o_to_e_covers_the_ratio_of_the_population() -> None:
 @given(st.integers(0, 9), st.integers(10, 60))
 def test_below_ten_events_nothing_is_estimable(events: int, others: int) -> None:
     y = np.array([1.0] * events + [0.0] * others)
-    found = calibration_facts(y, [np.linspace(1, -1, len(y))])
+    found = of_one_site(y, np.linspace(1, -1, len(y)))
     for one in found.values():
         assert one["value"] is None
         assert "event" in one["reason"]

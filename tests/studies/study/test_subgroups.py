@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,13 +37,13 @@ def patients(folder: Path, **options: object) -> StudyTables:
 
 def result(data: StudyTables, *subgroups: str) -> StudyResult:
     settings = StudySettings(algorithms=("fedavg",), references=False, subgroups=subgroups)
-    made = made_result(StudyPlan(data, settings), {"fedavg": 0.7})
+    plan = StudyPlan(data, settings)
     random = np.random.default_rng(0)
     outputs = {
         site: {"fedavg": [y[:, None] + random.normal(size=(len(y), 1)) - 0.5]}
         for site, y in data.labels.items()
     }
-    return replace(made, outputs=outputs)
+    return StudyResult.of(plan, made_result(plan, {"fedavg": 0.7}).choices, outputs, {})
 
 
 def test_a_column_of_names_has_its_names_even_if_it_is_dropped(tmp_path: Path) -> None:
@@ -71,7 +70,8 @@ def test_a_comparison_divides_and_missing_values_are_a_level(tmp_path: Path) -> 
 
 def test_scores_are_those_of_the_rows(tmp_path: Path) -> None:
     found = result(patients(tmp_path), "sex")
-    facts = json.loads(json.dumps(assessment(found), allow_nan=False))["subgroups"]
+    assessed = json.loads(json.dumps(assessment(found), allow_nan=False))
+    facts = [*assessed["together"]["subgroups"], *assessed["subgroups"]]
     assert [one["place"] for one in facts[:2]] == ["all held-out sites"] * 2
     men = (FRAME["sex"] == "m").to_numpy()
     y = np.concatenate(list(found.plan.data.labels.values()))
@@ -114,7 +114,7 @@ def test_report_tables_and_checklist_have_them(tmp_path: Path) -> None:
 
 
 def test_too_few_events_are_not_estimable(tmp_path: Path) -> None:
-    found = assessment(result(patients(tmp_path), "age>=95"))["subgroups"]
+    found = assessment(result(patients(tmp_path), "age>=95"))["together"]["subgroups"]
     few = next(one for one in found if one["level"] == "age >= 95")
     assert few["methods"]["fedavg"]["auroc"]["value"] is None
     assert (

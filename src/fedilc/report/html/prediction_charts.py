@@ -1,45 +1,24 @@
-"""Charts of what a study's methods predict at held-out sites: calibration, risks, and decision curves."""
+"""Charts of what a study's methods predict at held-out sites: calibration, risks, and decision curves.
+
+They are drawn from what study.json has of each site: curves at fixed risks, and counts between fixed risks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
-import polars as pl
-from numpy.typing import NDArray
-from scipy.special import expit, softmax
+from itertools import pairwise
+from typing import Any
 
 from fedilc.algorithms.loss_registry import has_classes, task_of
-from fedilc.evaluation.calibration_curve import calibration_curve
-from fedilc.evaluation.decision_curve import net_benefit, treat_all
-from fedilc.evaluation.estimates import support
 from fedilc.report.html.charts import Chart, Line, reliability, wilson_limits
-from fedilc.report.score_tables import Study, headline
-from fedilc.report.study_files import PREDICTIONS
-from fedilc.studies.study.assessment import ALL_SITES
+from fedilc.report.score_tables import Study, by_place, headline
 
 _MAX_SITES = 24
-_MAX_BINS, _MIN_PER_BIN = 8, 15
-_RISK_BINS = 20
+_MAX_DOTS, _MIN_PER_DOT = 8, 15
+_BAR_EDGES = [number / 20 for number in range(1, 20)]
 _GREY = 7  # the colour of what is no method
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """What one method predicts at one site: labels, outputs by seed, and whose each row is."""
-
-    y: Floats
-    outputs: list[Floats]
-    patients: NDArray[np.int64] | None
-
-    @property
-    def risks(self) -> Floats:
-        """Return the predicted risks of all seeds, one seed after another."""
-        found: Floats = expit(np.concatenate([one[:, 0] for one in self.outputs]))
-        return found
+Drawn = Mapping[str, Any]  # of one method at one place
 
 
 @dataclass(frozen=True)
@@ -72,7 +51,7 @@ class Histogram(Chart):
 
 @dataclass(frozen=True)
 class PredictionCharts:
-    """All charts that need predictions; risks and decisions are of binary labels alone."""
+    """All charts of predictions; risks and decisions are of binary labels alone."""
 
     calibration: Calibration
     risks: list[Histogram]
@@ -80,35 +59,63 @@ class PredictionCharts:
     method: str
 
 
-def prediction_charts(folder: Path, study: Study) -> PredictionCharts | None:
-    """Return the charts of the headline and the reference; None if the predictions are not there."""
-    if not (folder / PREDICTIONS).exists():
+@dataclass(frozen=True)
+class Counts:
+    """Events and others between edges; an example counts once per seed (see `evaluation/risk_counts.py`)."""
+
+    edges: Sequence[float]
+    events: Sequence[int]
+    others: Sequence[int]
+    predicted: Sequence[float]
+    seeds: int
+    reach: Sequence[float] | None = None
+
+    @property
+    def total(self) -> int:
+        """Return how many there are of both kinds."""
+        return sum(self.events) + sum(self.others)
+
+    def joined(self, kept: Sequence[float]) -> Counts:
+        """Return the counts between those edges alone that are kept."""
+        ends = [0, *(place + 1 for place, at in enumerate(self.edges) if at in kept), len(self.events)]
+        events, others = (
+            [sum(of[low:high]) for low, high in pairwise(ends)] for of in (self.events, self.others)
+        )
+        predicted = [sum(self.predicted[low:high]) for low, high in pairwise(ends)]
+        return Counts([at for at in self.edges if at in kept], events, others, predicted, self.seeds)
+
+    def share_below(self, share: float) -> float:
+        """Return the first edge below which this share of all examples is; the last one if there is none."""
+        below = 0
+        for at, *both in zip(self.edges, self.events, self.others, strict=False):
+            below += sum(both)
+            if below >= share * self.total:
+                return at
+        return self.edges[-1] if self.edges else 1.0
+
+
+def prediction_charts(study: Study) -> PredictionCharts | None:
+    """Return the charts of the headline and the reference; None if study.json has no curves."""
+    found = by_place(study, "drawn")
+    if not any(found.values()):
         return None
-    frame = pl.read_parquet(folder / PREDICTIONS, glob=False)
-    shown, sites = _shown(study), study["held_out"][:_MAX_SITES]
-    found = {
-        (site, method): _predicted(frame.filter(site=site, method=method))
-        for site in study["held_out"]
-        for method in shown
-    }
-    if task_of(study["loss"]) != "binary":
-        return PredictionCharts(_grouped(study, sites, shown, found), [], [], headline(study))
-    if len(study["held_out"]) > 1:
-        for method in shown:
-            parts = [found[site, method] for site in study["held_out"]]
-            outputs = zip(*(part.outputs for part in parts), strict=True)
-            together = [np.concatenate(one) for one in outputs]
-            whose = [part.patients for part in parts if part.patients is not None]
-            found[ALL_SITES, method] = Predicted(
-                np.concatenate([part.y for part in parts]), together, np.concatenate(whose) if whose else None
-            )
-        sites = [ALL_SITES, *sites]
+    shown = _shown(study)
+    sites = [place for place in found if place not in study["held_out"][_MAX_SITES:]]
     more = max(0, len(study["held_out"]) - _MAX_SITES)
+    if task_of(study["loss"]) != "binary":
+        return PredictionCharts(_grouped(study, sites, shown, found, more), [], [], headline(study))
+    counts = {
+        (site, method): Counts(**one["risks"], seeds=study["settings"]["seeds"])
+        for site in sites
+        for method, one in found[site].items()
+        if "risks" in one
+    }
+    first = headline(study)
     return PredictionCharts(
-        _smooth(sites, shown, found, more),
-        [_risks(site, found[site, headline(study)]) for site in sites],
-        [_decisions(site, shown, found) for site in sites],
-        headline(study),
+        _smooth(study, sites, shown, found, counts, more),
+        [_risks(site, counts[site, first]) for site in sites if (site, first) in counts],
+        [_decisions(site, shown, counts) for site in sites if (site, first) in counts],
+        first,
     )
 
 
@@ -118,157 +125,167 @@ def _shown(study: Study) -> dict[str, int]:
     return {name: study["methods"].index(name) for name in names}
 
 
-def _predicted(frame: pl.DataFrame) -> Predicted:
-    """Return labels and outputs of one site and method, examples in their order."""
-    seeds = [part.sort("row") for _, part in sorted(frame.partition_by("seed", as_dict=True).items())]
-    outputs = [part.select(pl.col("^output.*$")).to_numpy(writable=True) for part in seeds]
-    patients = seeds[0]["patient"].to_numpy() if "patient" in frame.columns else None
-    return Predicted(seeds[0]["label"].to_numpy(writable=True), outputs, patients)
-
-
 def _smooth(
+    study: Study,
     sites: Sequence[str],
     shown: Mapping[str, int],
-    found: Mapping[tuple[str, str], Predicted],
+    found: Mapping[str, Mapping[str, Drawn]],
+    counts: Mapping[tuple[str, str], Counts],
     more: int,
 ) -> Calibration:
     """Return smooth curves with bands, and groups of examples as dots; none at a site with few events."""
     charts, missing = [], []
-    axes = ("predicted probability", "observed share")
+    axes, indices = ("predicted probability", "observed share"), by_place(study, "calibration")
     for site in sites:
-        first = found[site, next(iter(shown))]
-        reason = support("binary", first.y, "calibration_slope", first.patients).reason
-        if reason is not None:
+        of_site = {method: indices[site][method]["ici"] for method in shown if method in indices[site]}
+        if not any("curve" in one for one in found[site].values()):
+            reason = next((one["reason"] for one in of_site.values() if one["reason"]), "no finite fit")
             missing.append(f"{site} ({reason})")
             continue
-        lines, dots, said = [], [], []
+        lines, groups, said = [], [], []
         for method, colour in shown.items():
-            one = found[site, method]
-            seeds = len(one.outputs)
-            dots.append(binned(method, colour, one.risks, np.tile(one.y, seeds), seeds))
-            curve = calibration_curve(one.y, one.outputs, one.patients)
-            if curve is None:
+            one = found[site].get(method, {})
+            if "risks" in one:
+                groups.append(dots(method, colour, counts[site, method]))
+            if "curve" not in one:
                 missing.append(f"{site}, {method} (no finite fit)")
                 continue
-            parts = (curve.predicted, curve.observed, curve.low, curve.high)
-            lines.append(Line(method, colour, *(part.tolist() for part in parts)))
-            said.append(f"{method} {curve.ici:.3f}")
+            parts = (one["curve"][name] for name in ("predicted", "observed", "low", "high"))
+            lines.append(Line(method, colour, *parts))
+            said.append(f"{method} {of_site[method]['value']:.3f}")
         alt = (
             f"{site}: {axes[1]} against {axes[0]}. Integrated calibration index: {', '.join(said) or 'none'}."
         )
-        charts.append(Chart(site, alt, axes[0], lines, (0.0, 1.0), (0.0, 1.0), 280, 270, dots=dots))
+        charts.append(Chart(site, alt, axes[0], lines, (0.0, 1.0), (0.0, 1.0), 280, 270, dots=groups))
     return Calibration(charts, axes, dict(shown), more, smooth=True, missing=tuple(missing))
 
 
-def _risks(site: str, found: Predicted) -> Histogram:
+def dots(label: str, colour: int, found: Counts) -> Line:
+    """Return the share of events in groups of neighbouring risks with about equally many examples."""
+    enough = max(_MIN_PER_DOT * found.seeds, found.total / _MAX_DOTS)
+    groups: list[tuple[int, int, float]] = []
+    rest = (0, 0, 0.0)
+    for events, others, predicted in zip(found.events, found.others, found.predicted, strict=True):
+        rest = (rest[0] + events, rest[1] + others, rest[2] + predicted)
+        if rest[0] + rest[1] >= enough:
+            groups.append(rest)
+            rest = (0, 0, 0.0)
+    if rest[0] + rest[1]:
+        last = groups.pop() if groups else (0, 0, 0.0)
+        groups.append((last[0] + rest[0], last[1] + rest[1], last[2] + rest[2]))
+    sizes = [events + others for events, others, _ in groups]
+    shares = [events / size for (events, _, _), size in zip(groups, sizes, strict=True)]
+    limits = [
+        wilson_limits(share, max(1, round(size / found.seeds)))
+        for share, size in zip(shares, sizes, strict=True)
+    ]
+    means = [predicted / size for (_, _, predicted), size in zip(groups, sizes, strict=True)]
+    return Line(label, colour, means, shares, [low for low, _ in limits], [high for _, high in limits])
+
+
+def _risks(site: str, found: Counts) -> Histogram:
     """Return the distribution of the predicted risks of events and of non-events."""
-    risks, y = found.risks, np.tile(found.y, len(found.outputs))
-    edges = np.linspace(0, 1, _RISK_BINS + 1)
-    up, down = (np.histogram(risks[y == label], edges)[0] / len(y) for label in (1, 0))
-    said = []
-    for name, label in (("events", 1), ("non-events", 0)):
-        if (y == label).any():
-            low, middle, high = np.quantile(risks[y == label], (0.25, 0.5, 0.75))
-            said.append(f"{name} median {middle:.2f} (quartiles {low:.2f} and {high:.2f})")
-    alt = f"{site}: predicted risks, {', '.join(said)}."
-    bars = list(zip(edges[:-1].tolist(), edges[1:].tolist(), up.tolist(), down.tolist(), strict=True))
-    top, bottom = max(up.max(), 0.01), max(down.max(), 0.01)
-    ends = (-1.05 * bottom, 1.05 * top)
-    return Histogram(site, alt, "predicted risk", [], (0.0, 1.0), ends, 280, 212, bars=bars)
+    joined = found.joined(_BAR_EDGES)
+    edges = [0.0, *joined.edges, 1.0]
+    widths = [(high - low) / 0.05 for low, high in pairwise(edges)]
+    up, down = (
+        [count / joined.total / width for count, width in zip(of, widths, strict=True)]
+        for of in (joined.events, joined.others)
+    )
+    alt = f"{site}: predicted risks, {', '.join(_medians(found))}."
+    bars = [(*ends, high, low) for ends, high, low in zip(pairwise(edges), up, down, strict=True)]
+    top, bottom = max(*up, 0.01), max(*down, 0.01)
+    return Histogram(
+        site, alt, "predicted risk", [], (0.0, 1.0), (-1.05 * bottom, 1.05 * top), 280, 212, bars=bars
+    )
 
 
-def _decisions(site: str, shown: Mapping[str, int], found: Mapping[tuple[str, str], Predicted]) -> Chart:
+def _medians(found: Counts) -> Iterator[str]:
+    """Yield between which risks the median of the events is, and that of the others."""
+    edges = [0.0, *found.edges, 1.0]
+    for name, of in (("events", found.events), ("non-events", found.others)):
+        below = 0
+        for (low, high), count in zip(pairwise(edges), of, strict=True):
+            below += count
+            if 2 * below >= sum(of) > 0:
+                yield f"{name} median {low:g} to {high:g}"
+                break
+
+
+def _decisions(site: str, shown: Mapping[str, int], counts: Mapping[tuple[str, str], Counts]) -> Chart:
     """Return net benefit against the threshold: the methods, treating everybody, and treating nobody."""
-    every = np.concatenate([found[site, method].risks for method in shown])
-    last = float(np.clip(np.ceil(100 * np.quantile(every, 0.99)) / 100, 0.1, 0.99))
-    thresholds = np.arange(0.01, last + 0.005, 0.01).tolist()
-    y, patients = found[site, next(iter(shown))].y, found[site, next(iter(shown))].patients
-    benefits = {method: net_benefit(y, found[site, method].outputs, thresholds, patients) for method in shown}
-    everyone = [one.value or 0.0 for one in treat_all(y, thresholds)]
-    highest = max([0.01, everyone[0], *(one.value or 0.0 for of in benefits.values() for one in of)])
+    of = {method: counts[site, method] for method in shown if (site, method) in counts}
+    last = min(0.99, max(0.1, *(one.share_below(0.99) for one in of.values())))
+    benefits = {method: _benefits(one, last) for method, one in of.items()}
+    first = next(iter(of.values()))
+    share = sum(first.events) / first.total
+    edges = sorted({at for found in benefits.values() for at in found})
+    everyone = {at: share - (1 - share) * at / (1 - at) for at in edges}
+    values = [value for found in benefits.values() for value, _, _ in found.values()]
+    highest = max([0.01, *list(everyone.values())[:1], *values])
     lowest = -0.15 * highest
     lines = []
-    for method, colour in shown.items():
-        of = benefits[method]
-        limits = [[one.low for one in of], [one.high for one in of]]
-        bounds = [[max(end, lowest) for end in ends if end is not None] for ends in limits]
-        values = [max(one.value or 0.0, lowest) for one in of]
-        lines.append(Line(method, colour, thresholds, values, *(bounds if all(bounds) else (None, None))))
-    kept = [(at, value) for at, value in zip(thresholds, everyone, strict=True) if value >= lowest]
-    lines.append(Line("treat all", _GREY, [at for at, _ in kept], [value for _, value in kept]))
-    middle = thresholds[len(thresholds) // 2]
-    said = ", ".join(f"{method} {of[len(of) // 2].value:.3f}" for method, of in benefits.items())
-    alt = (
-        f"{site}: net benefit against the threshold. At {middle:.2f}: {said}, "
-        f"treat all {everyone[len(everyone) // 2]:.3f}, treat none 0."
-    )
+    for method, found in benefits.items():
+        at, columns = list(found), list(zip(*found.values(), strict=True)) or [(), (), ()]
+        value, low, high = ([max(one, lowest) for one in column] for column in columns)
+        limits = (low, high) if of[method].reach is not None else (None, None)
+        lines.append(Line(method, shown[method], at, value, *limits))
+    kept = [at for at, value in everyone.items() if value >= lowest]
+    lines.append(Line("treat all", _GREY, kept, [everyone[at] for at in kept]))
+    alt = f"{site}: net benefit against the threshold."
+    if edges:
+        middle = edges[len(edges) // 2]
+        said = [f"{method} {found[middle][0]:.3f}" for method, found in benefits.items() if middle in found]
+        alt += f" At {middle:.2f}: {', '.join(said)}, treat all {everyone[middle]:.3f}, treat none 0."
     top = max([highest, *(end for line in lines for end in line.high or ())])
     return Chart(site, alt, "threshold", lines, (0.0, last), (lowest, 1.02 * top))
+
+
+def _benefits(found: Counts, last: float) -> dict[float, tuple[float, float, float]]:
+    """Return net benefit with its limits by threshold, up to a last one."""
+    benefits = {}
+    true, false = sum(found.events), sum(found.others)
+    for place, at in enumerate(found.edges):
+        true, false = true - found.events[place], false - found.others[place]
+        value = (true - false * at / (1 - at)) / found.total
+        reach = 0.0 if found.reach is None else found.reach[place]
+        if at <= last:
+            benefits[at] = value, value - reach, value + reach
+    return benefits
 
 
 def _grouped(
     study: Study,
     sites: Sequence[str],
     shown: Mapping[str, int],
-    found: Mapping[tuple[str, str], Predicted],
+    found: Mapping[str, Mapping[str, Drawn]],
+    more: int,
 ) -> Calibration:
     """Return the groups of examples with several classes or quantities that were predicted alike."""
     loss = study["loss"]
-    points = {(site, method): _pairs(found[site, method], loss) for site in sites for method in shown}
     axes = {"multiclass": ("confidence", "share of correct predictions")}.get(
         task_of(loss), ("predicted value", "observed mean")
     )
-    ends = (0.0, 1.0) if has_classes(loss) else _ends(list(points.values()))
-    charts = [
-        reliability(
-            site,
-            [
-                binned(method, colour, *points[site, method], study["settings"]["seeds"])
-                for method, colour in shown.items()
-            ],
-            axes,
-            ends,
-        )
+    lines = {
+        site: [
+            line
+            for method, colour in shown.items()
+            if (line := _line(method, colour, found[site].get(method, {}), study["settings"]["seeds"]))
+        ]
         for site in sites
-    ]
-    return Calibration(charts, axes, dict(shown), len(study["held_out"]) - len(sites))
+    }
+    every = [value for of in lines.values() for line in of for value in (*line.x, *line.y)]
+    ends = (0.0, 1.0) if has_classes(loss) or not every else (min(every), max(every))
+    charts = [reliability(site, of, axes, ends) for site, of in lines.items() if of]
+    missing = tuple(site for site, of in lines.items() if not of)
+    return Calibration(charts, axes, dict(shown), more, missing=missing)
 
 
-def _pairs(found: Predicted, loss: str) -> tuple[Floats, Floats]:
-    """Return predictions and outcomes of all seeds: confidences and 0 or 1, or values."""
-    outputs, labels = np.concatenate(found.outputs), np.tile(found.y, len(found.outputs))
-    if task_of(loss) == "multiclass":
-        shares = softmax(outputs, axis=1)
-        return shares.max(1), (shares.argmax(1) == labels).astype(float)
-    return outputs[:, 0], labels
-
-
-def binned(label: str, colour: int, predicted: Floats, observed: Floats, seeds: int) -> Line:
-    """Return means of groups of examples that are predicted alike, with intervals of the observed mean."""
-    order = np.argsort(predicted, kind="stable")
-    count = int(np.clip(len(order) // seeds // _MIN_PER_BIN, 1, _MAX_BINS))
-    groups = [group for group in np.array_split(order, count) if len(group)]
-    limits = [_limits(observed[group], seeds) for group in groups]
-    return Line(
-        label,
-        colour,
-        [float(predicted[group].mean()) for group in groups],
-        [float(observed[group].mean()) for group in groups],
-        [low for low, _ in limits],
-        [high for _, high in limits],
-    )
-
-
-def _limits(values: Floats, seeds: int) -> tuple[float, float]:
-    """Return the 95 % limits of a mean; an example that every seed predicted counts once."""
-    examples = max(1, round(len(values) / seeds))
-    mean = float(values.mean())
-    if np.isin(values, (0.0, 1.0)).all():
-        return wilson_limits(mean, examples)
-    half = 1.96 * float(values.std()) / np.sqrt(examples)
-    return mean - half, mean + half
-
-
-def _ends(points: list[tuple[Floats, Floats]]) -> tuple[float, float]:
-    middle = [np.quantile(part, (0.02, 0.98)) for pair in points for part in pair if len(part)]
-    return float(np.min(middle)), float(np.max(middle))
+def _line(label: str, colour: int, found: Drawn, seeds: int) -> Line | None:
+    if "risks" in found:
+        return dots(label, colour, Counts(**found["risks"], seeds=seeds))
+    groups = found.get("groups")
+    if not groups:
+        return None
+    x, y, low, high = ([one[name] for one in groups] for name in ("predicted", "observed", "low", "high"))
+    return Line(label, colour, x, y, low, high)

@@ -64,7 +64,7 @@ def study_part(folder: Path) -> Part:
         comparisons=comparison_tables(study),
         lines=[(line.label, line.colour) for line in lines],
         curves=_curves(lines),
-        predicted=prediction_charts(folder, study),
+        predicted=prediction_charts(study),
         clinical={table.name: table for table in clinical_tables(study)},
         agreement=agreement_charts(study.get("agreement") or {}),
         choices=choices_table(study),

@@ -8,127 +8,100 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedilc.algorithms.loss_registry import task_of
-from fedilc.evaluation.calibration import Floats
-from fedilc.evaluation.calibration_curve import calibration_curve
-from fedilc.evaluation.decision_curve import net_benefit, treat_all
-from fedilc.evaluation.estimates import estimate, support
 from fedilc.evaluation.intervals import LEVEL, Interval
-from fedilc.progress import counted
 from fedilc.studies.study.plan import Choice, StudyPlan
-from fedilc.studies.study.result import Outputs, StudyResult
-from fedilc.studies.study.subgroups import subgroup_facts, subgroup_levels
+from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.scoring import OE_RATIO
+from fedilc.studies.study.site_scores import Limits, MethodScores, SiteScores, Subgroup
 
-ALL_SITES = "all held-out sites"
 TREAT_ALL = "treat all"
 _LEAST = {"hidden": 0.0, "max_depth": 1.0, "penalty_weight": 0.0, "weight_decay": 0.0}  # nothing is below
-SAME = "no finite fit: predictions are all equal, or part events from non-events"
+NOT_TOGETHER = (
+    "scores and curves of all held-out sites together need their rows in one place, and these stayed at the "
+    "sites"
+)
 
 
 def assessment(result: StudyResult) -> dict[str, Any]:
     """Return what study.json says of calibration, net benefit and choices at the edge of what was offered."""
     plan = result.plan
+    places = {
+        site: clinical_facts(
+            plan.data.loss, document, {method: result.named(site, method) for method in result.scores[site]}
+        )
+        for site, document in result.sites.items()
+    }
     facts: dict[str, Any] = {"edges": edges(plan, result.choices)}
+    for key in ("calibration", "net_benefit", "drawn"):
+        facts |= {key: {site: of[key] for site, of in places.items() if key in of}}
     if plan.settings.subgroups:
-        facts["subgroups"] = subgroups(result)
-    if task_of(plan.data.loss) != "binary":
-        return facts
-    thresholds = plan.settings.thresholds
-    places = places_of(result)
-    patients = {
-        place: plan.data.patients_of(plan.held_out if place == ALL_SITES else (place,)) for place in places
-    }
-    found: dict[str, dict[str, Any]] = {place: {} for place in places}
-    curves = [(place, method) for place, (_, methods) in places.items() for method in methods]
-    for place, method in counted("calibration of models", curves):
-        y, methods = places[place]
-        found[place][method] = calibration_facts(y, methods[method], patients[place])
-    facts["calibration"] = found
-    facts["net_benefit"] = {
-        "thresholds": list(thresholds),
-        "sites": {
-            place: {
-                method: [asdict(one) for one in found]
-                for method, found in {
-                    **{
-                        name: net_benefit(y, outputs, thresholds, patients[place])
-                        for name, outputs in methods.items()
-                    },
-                    TREAT_ALL: treat_all(y, thresholds, patients[place]),
-                }.items()
-            }
-            for place, (y, methods) in places.items()
-        },
-    }
+        order = {text: place for place, text in enumerate(plan.settings.subgroups)}
+        found = [one for of in places.values() for one in of["subgroups"]]
+        facts["subgroups"] = sorted(found, key=lambda one: order[one["subgroup"]])
+    if task_of(plan.data.loss) == "binary":
+        facts["net_benefit"] = {"thresholds": list(plan.settings.thresholds), "sites": facts["net_benefit"]}
+    else:
+        del facts["calibration"], facts["net_benefit"]
+    if result.together is not None:
+        names = {method: method for method in result.together.methods}
+        facts["together"] = clinical_facts(plan.data.loss, result.together, names)
+    elif len(places) > 1:
+        facts["together"] = {"reason": NOT_TOGETHER}
     return facts
 
 
-def subgroups(result: StudyResult) -> list[dict[str, Any]]:
-    """Return every method's scores in each subgroup, at all held-out sites together and at each."""
-    plan = result.plan
-    places = {
-        place: (plan.held_out if place == ALL_SITES else (place,), y, methods)
-        for place, (y, methods) in places_of(result).items()
+def clinical_facts(loss: str, document: SiteScores, named: Mapping[str, str]) -> dict[str, Any]:
+    """Return the same of one site; `named` has for each method of the study its name in the document."""
+    methods = {method: document.methods[name] for method, name in named.items()}
+    facts: dict[str, Any] = {
+        "subgroups": [_subgroup_facts(one, document.site, named) for one in document.subgroups],
+        "drawn": {
+            method: one.model_dump(include={"curve", "risks", "groups"}, exclude_none=True)
+            for method, one in methods.items()
+            if one.curve or one.risks or one.groups
+        },
     }
-    return [
-        one
-        for text in plan.settings.subgroups
-        for one in subgroup_facts(
-            plan.data.loss,
-            text,
-            subgroup_levels(plan.data, text),
-            places,
-            plan.data.patients_of,
-            plan.models_at,
-        )
-    ]
+    if task_of(loss) == "binary":
+        benefits = {method: one.net_benefit for method, one in methods.items()}
+        facts["calibration"] = {method: _calibration(one) for method, one in methods.items()}
+        facts["net_benefit"] = {
+            method: [asdict(one.interval) for one in found]
+            for method, found in (benefits | {TREAT_ALL: document.treat_all}).items()
+        }
+    return facts
 
 
-def places_of(result: StudyResult) -> dict[str, tuple[Floats, dict[str, list[Floats]]]]:
-    """Return labels and each method's outputs by seed: of all held-out sites together, and of each site.
-
-    Together are the methods that predict at every site.
-    """
-    outputs = result.outputs or {}
-    found = {site: (result.plan.data.labels[site], methods) for site, methods in outputs.items()}
-    if len(found) < 2:
-        return found
-    return {ALL_SITES: (np.concatenate([y for y, _ in found.values()]), together(outputs)), **found}
-
-
-def together(outputs: Outputs) -> dict[str, list[Floats]]:
-    """Return the outputs of those methods that predict at every site, one site after another, by seed."""
-    sites = list(outputs.values())
-    common = [method for method in sites[0] if all(method in methods for methods in sites)]
-    return {
-        method: [np.concatenate(parts) for parts in zip(*(of[method] for of in sites), strict=True)]
-        for method in common
+def _subgroup_facts(found: Subgroup, place: str, named: Mapping[str, str]) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "subgroup": found.subgroup,
+        "level": found.level,
+        "place": place,
+        "examples": found.examples,
     }
+    if found.events is not None:
+        facts["events"] = found.events
+    if found.reason is not None:
+        facts["reason"] = found.reason
+    scores = {
+        method: {name: asdict(one.interval) for name, one in found.methods[of].items()}
+        for method, of in named.items()
+        if of in found.methods
+    }
+    return {**facts, "methods": scores}
 
 
-def calibration_facts(
-    y: Floats, outputs: Sequence[Floats], patients: NDArray[np.intp] | None = None
-) -> dict[str, Any]:
-    """Return O:E and ICI with their intervals, or why they are not estimable.
-
-    >>> calibration_facts(np.array([0.0, 1.0]), [np.zeros((2, 1))])["oe_ratio"]["reason"]
-    '1 event, fewer than 10'
-    """
-    found = support("binary", y, "oe_ratio", patients)
-    reason = found.reason
-    one = estimate("binary", "oe_ratio", y, outputs, patients)
-    curve = None if reason is not None else calibration_curve(y, outputs, patients)
-    ratio = Interval(None, None, None, reason=reason)
-    if one is not None:
-        reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * one.variance**0.5
-        value, low, high = (float(np.exp(one.value + sign * reach)) for sign in (0, -1, 1))
-        ratio = Interval(value, low, high, caution=found.caution)
-    index = Interval(None, None, None, reason=reason or SAME)
-    if curve is not None:
-        index = Interval(curve.ici, curve.ici_low, curve.ici_high, caution=ratio.caution)
-    return {"oe_ratio": asdict(ratio), "ici": asdict(index)}
+def _calibration(found: MethodScores) -> dict[str, Any]:
+    """Return O:E and ICI with their intervals, or why they are not estimable."""
+    score, index = found.scores[OE_RATIO], found.ici or Limits()
+    ratio = Interval(None, None, None, reason=score.found.reason)
+    if score.analysis is not None:
+        at, variance = score.analysis
+        reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * variance**0.5
+        value, low, high = (float(np.exp(at + sign * reach)) for sign in (0, -1, 1))
+        ratio = Interval(value, low, high, caution=score.found.caution)
+    return {"oe_ratio": asdict(ratio), "ici": asdict(index.interval)}
 
 
 def edges(plan: StudyPlan, choices: Mapping[str, Mapping[str, Choice]]) -> list[dict[str, Any]]:

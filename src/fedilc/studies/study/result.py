@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedilc.algorithms.loss_registry import task_of
 from fedilc.evaluation.estimates import NO_FLOORS, Estimate, Floors
 from fedilc.evaluation.intervals import Interval, mean_interval
 from fedilc.evaluation.metrics import HIGHER_IS_BETTER
@@ -25,6 +26,7 @@ from fedilc.studies.study.scoring import asked_by, rows_of, score_site
 from fedilc.studies.study.site_scores import Score, SiteScores
 
 Outputs = dict[str, dict[str, list[NDArray[Any]]]]  # by site and method, one array of outputs per seed
+ALL_SITES = "all held-out sites"
 Agreement = dict[int, dict[str, float]]  # by round and layer
 
 
@@ -41,6 +43,7 @@ class StudyResult:
         chosen: by held-out silo, the method that was chosen without it; empty if there was one only.
         outputs: by held-out silo and method, the outputs for its examples, per seed; None if they stayed at
             the silos.
+        together: all held-out silos as if they were one; None if there is one, or if rows are elsewhere.
     """
 
     plan: StudyPlan
@@ -49,6 +52,7 @@ class StudyResult:
     agreement: dict[str, Agreement]
     chosen: dict[str, str] = field(default_factory=dict)
     outputs: Outputs | None = field(default=None, repr=False, compare=False)
+    together: SiteScores | None = None
 
     @classmethod
     def of(
@@ -67,7 +71,8 @@ class StudyResult:
         asked, sites = asked_by(plan), {}
         chosen = chosen_methods(plan, choices, outputs)
         for site in counted("held-out sites", list(outputs)):
-            rows = rows_of(plan, site, outputs[site])
+            first = chosen.get(site, plan.reference)
+            rows = rows_of(plan, (site,), outputs[site], (first, plan.reference))
             if beside is not None and beside.outputs is not None:
                 names = {CHOSEN: chosen[site]} if chosen else {}
                 names |= {method: method for method in outputs[site]}
@@ -78,7 +83,14 @@ class StudyResult:
                 )
             sites[site] = score_site(rows, asked, floors)
         shown = {site: ({CHOSEN: of[chosen[site]]} if chosen else {}) | of for site, of in outputs.items()}
-        return cls(plan, choices, sites, agreement, chosen, shown)
+        together = None
+        if len(shown) > 1:
+            every = together_at(shown)
+            first = CHOSEN if CHOSEN in every else plan.reference
+            drawn = (first, plan.reference) if task_of(plan.data.loss) == "binary" else ()
+            rows = rows_of(plan, list(shown), every, drawn, ALL_SITES)
+            together = score_site(rows, replace(asked, metrics=(), alike=False), floors)
+        return cls(plan, choices, sites, agreement, chosen, shown, together)
 
     @cached_property
     def algorithms(self) -> tuple[str, ...]:
@@ -228,6 +240,16 @@ class StudyResult:
         sign = -1 if metric in HIGHER_IS_BETTER else 1
         values = {name: self.mean(name, metric).value for name in names}
         return min(names, key=lambda name: np.inf if (v := values[name]) is None else sign * v)
+
+
+def together_at(outputs: Outputs) -> dict[str, list[NDArray[Any]]]:
+    """Return the outputs of those methods that predict at every silo, one silo after another, by seed."""
+    sites = list(outputs.values())
+    common = [method for method in sites[0] if all(method in methods for methods in sites)]
+    return {
+        method: [np.concatenate(parts) for parts in zip(*(of[method] for of in sites), strict=True)]
+        for method in common
+    }
 
 
 def trained_at_all(plan: StudyPlan, methods: Mapping[str, Container[str]]) -> tuple[str, ...]:

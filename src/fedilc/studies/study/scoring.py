@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
-from fedilc.algorithms.loss_registry import LossName, has_classes, task_of
-from fedilc.evaluation.estimates import NO_FLOORS, Estimates, Floors, estimates, support
+from fedilc.algorithms.loss_registry import LossName, Task, has_classes, task_of
+from fedilc.evaluation.calibration import sigmoid
+from fedilc.evaluation.calibration_curve import calibration_curve
+from fedilc.evaluation.decision_curve import net_benefit, treat_all
+from fedilc.evaluation.estimates import NO_FLOORS, Floors, estimates, support
 from fedilc.evaluation.intervals import Interval, interval_of
+from fedilc.evaluation.metrics import SCORES
+from fedilc.evaluation.risk_counts import GRID, RiskCounts, risk_counts, share_of_patient
 from fedilc.progress import counted
 from fedilc.studies.study.comparators import NULL
 from fedilc.studies.study.plan import StudyPlan
-from fedilc.studies.study.site_scores import Limits, MethodScores, Score, SiteScores, variances_apart
+from fedilc.studies.study.site_scores import (
+    Curve,
+    Group,
+    Limits,
+    MethodScores,
+    Risks,
+    Score,
+    SiteScores,
+    Subgroup,
+    variances_apart,
+)
+from fedilc.studies.study.subgroups import subgroup_levels
 
 OE_RATIO = "oe_ratio"
+SAME = "no finite fit: predictions are all equal, or part events from non-events"
+_ADDED = ("log_loss", "brier", "accuracy", "calibration_intercept", "rmse", "mae")
+_AT_ONCE = 8
+_MOST_GROUPS, _LEAST_PER_GROUP = 8, 15
 Outputs = Mapping[str, Sequence[NDArray[Any]]]  # by method, one array of outputs per seed
 
 
@@ -32,6 +53,8 @@ class Asked:
         seeds: how many.
         thresholds: risks at which the net benefit of binary predictions is given.
         subgroups: as the plan has them.
+        alike: whether one model predicts all examples, except for methods that say otherwise; scores of
+            subgroups that need the same model are left out if not.
     """
 
     loss: LossName
@@ -40,6 +63,7 @@ class Asked:
     seeds: int
     thresholds: tuple[float, ...]
     subgroups: tuple[str, ...] = ()
+    alike: bool = True
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -80,54 +104,94 @@ def asked_by(plan: StudyPlan) -> Asked:
     )
 
 
-def rows_of(plan: StudyPlan, site: str, outputs: Outputs) -> SiteRows:
-    """Return what a site has, if its rows are among the study's data."""
+def rows_of(
+    plan: StudyPlan, sites: Sequence[str], outputs: Outputs, drawn: Sequence[str], name: str | None = None
+) -> SiteRows:
+    """Return what some sites have, one after another, if their rows are among the study's data."""
     data = plan.data
-    models = {method: plan.models_at([site], method) for method in outputs}
-    several = {method: numbers for method, numbers in models.items() if numbers is not None}
-    return SiteRows(site, data.labels[site], outputs, data.patients.get(site), several)
+    models = {method: plan.models_at(sites, method) for method in outputs}
+    levels = {text: subgroup_levels(data, text) for text in plan.settings.subgroups}
+    return SiteRows(
+        name or sites[0],
+        np.concatenate([data.labels[site] for site in sites]),
+        outputs,
+        data.patients_of(sites),
+        {method: numbers for method, numbers in models.items() if numbers is not None},
+        {text: np.concatenate([of[site] for site in sites]) for text, of in levels.items()},
+        drawn=tuple(dict.fromkeys(drawn)),
+    )
 
 
 def score_site(rows: SiteRows, asked: Asked, floors: Floors = NO_FLOORS) -> SiteScores:
-    """Return the document on a site, which has nothing that the floors forbid."""
+    """Return the document on a site, which has nothing that the floors forbid.
+
+    A score of a constant prediction tells how many examples have each class. So if a class has too few
+    examples to be told of, there is no score at all.
+    """
     methods: dict[str, dict[str, Score]] = {method: {} for method in rows.outputs}
     beside: dict[str, dict[str, float | None]] = {name: {} for name in rows.beside}
+    classes = class_counts(rows.y, floors, rows.patients) if has_classes(asked.loss) else None
+    few = too_few(floors) if classes is not None and None in classes.values() else None
     apart = {}
     for metric in counted(f"scores at {rows.site}", asked.scores):
         influences = {}
         for method, outputs in rows.outputs.items():
-            methods[method][metric], influences[method] = _score(rows, asked, floors, method, metric, outputs)
+            methods[method][metric], influences[method] = _score(
+                rows, asked, floors, method, metric, outputs, few
+            )
         apart[metric] = variances_apart([*influences.values()])
         for name, (method, outputs) in rows.beside.items():
-            other = _score(rows, asked, floors, method, metric, outputs)[1]
+            other = _score(rows, asked, floors, method, metric, outputs, few)[1]
             beside[name][metric] = variances_apart([other, influences[method]])[1][0]
-    reasons = {
-        metric: support(asked.loss, rows.y, metric, rows.patients, floors=floors).reason
-        for metric in asked.scores
+    about = {
+        metric: support(asked.loss, rows.y, metric, rows.patients, floors=floors) for metric in asked.scores
     }
+    binary = task_of(asked.loss) == "binary"
     return SiteScores(
         site=rows.site,
         min_events=floors.min_events,
         min_cell=floors.min_cell,
         examples=len(rows.y),
         patients=None if rows.patients is None else len(np.unique(rows.patients)),
-        classes=class_counts(rows.y, floors) if has_classes(asked.loss) else None,
-        reasons=reasons,
-        methods={method: MethodScores(scores=scores) for method, scores in methods.items()},
+        classes=classes,
+        reasons={metric: one.reason or few for metric, one in about.items()},
+        methods={
+            method: MethodScores(scores=scores, **clinical_facts(rows, asked, floors, method, few))
+            for method, scores in methods.items()
+        },
         apart=apart,
         beside=beside,
+        treat_all=_treat_all(rows, asked, floors, few) if binary else (),
+        subgroups=tuple(
+            one
+            for text, levels in told_levels(rows, asked, floors, few).items()
+            for one in _subgroups(rows, asked, floors, text, levels)
+        ),
     )
 
 
+def too_few(floors: Floors) -> str:
+    """Return why nothing is told of some examples."""
+    return f"fewer than {floors.min_cell} examples of a class"
+
+
 def _score(
-    rows: SiteRows, asked: Asked, floors: Floors, method: str, metric: str, outputs: Sequence[NDArray[Any]]
+    rows: SiteRows,
+    asked: Asked,
+    floors: Floors,
+    method: str,
+    metric: str,
+    outputs: Sequence[NDArray[Any]],
+    few: str | None,
 ) -> tuple[Score, NDArray[np.float64] | None]:
     """Return a method's score, and the influences that differences from it are computed with."""
+    if few is not None:
+        return Score(found=Limits(reason=few), seeds=(None,) * len(outputs)), None
     models = rows.models.get(method)
     found = estimates(asked.loss, metric, rows.y, outputs, rows.patients, models, floors)
     if found.own is None:
-        seeds = (None,) * len(found.seeds)
-        return Score(found=Limits.of(_interval(found, metric, len(rows.y))), seeds=seeds), None
+        told = Limits.of(interval_of(metric, found, len(rows.y)))
+        return Score(found=told, seeds=(None,) * len(found.seeds)), None
     comparable = found.limits.reason is None
     if (method, metric) == (NULL, "auroc"):  # a constant has this area in every sample
         found = replace(found, own=replace(found.own, influence=np.zeros(1)), analysis=None)
@@ -135,7 +199,7 @@ def _score(
     assert own is not None
     return (
         Score(
-            found=Limits.of(_interval(found, metric, len(rows.y))),
+            found=Limits.of(interval_of(metric, found, len(rows.y))),
             seeds=tuple(found.seeds),
             variance=own.variance,
             between_seeds=own.between_seeds,
@@ -146,21 +210,200 @@ def _score(
     )
 
 
-def _interval(found: Estimates, metric: str, rows: int) -> Interval:
-    return interval_of(metric, found, rows)
+def clinical_facts(
+    rows: SiteRows, asked: Asked, floors: Floors, method: str, few: str | None
+) -> dict[str, Any]:
+    """Return calibration, net benefit and counts by risk of a method."""
+    outputs, drawn = rows.outputs[method], method in rows.drawn
+    task = task_of(asked.loss)
+    if task == "regression":
+        return {"groups": groups(rows.y, outputs, floors)} if drawn else {}
+    if task == "multiclass":
+        if not drawn or few is not None:
+            return {}
+        shares = [softmax(one, axis=1) for one in outputs]
+        # Seeds differ in which examples they are right about, so that each counts alone.
+        right = np.concatenate([one.argmax(1) == rows.y for one in shares])
+        whose = rows.patients if rows.patients is not None else np.arange(len(rows.y))
+        confidence = np.concatenate([one.max(1) for one in shares])
+        found = risk_counts(right, confidence[None], (), floors, np.tile(whose, len(shares)))
+        return {"risks": None if found is None else Risks(**asdict(found))}
+    if few is not None:
+        hidden = Limits(reason=few)
+        return {"ici": hidden, "net_benefit": (hidden,) * len(asked.thresholds)}
+    risks = np.stack([sigmoid(np.array(one, float).reshape(len(rows.y))) for one in outputs])
+    counts = risk_counts(rows.y, risks, asked.thresholds, floors, rows.patients, GRID if drawn else ())
+    assert counts is not None
+    told = [at for at in asked.thresholds if at in counts.edges]
+    benefits = dict(zip(told, _benefits(rows, outputs, told, floors), strict=True))
+    why = Limits(reason=f"fewer than {floors.min_cell} events or non-events beside this threshold")
+    ici, curve = _calibration(rows, outputs, floors)
+    return {
+        "ici": ici,
+        "net_benefit": tuple(Limits.of(benefits[at]) if at in benefits else why for at in asked.thresholds),
+        "curve": curve if drawn else None,
+        "risks": _with_reach(rows, outputs, counts, floors) if drawn else None,
+    }
 
 
-def class_counts(y: NDArray[Any], floors: Floors = NO_FLOORS) -> dict[str, int | None]:
+def _benefits(
+    rows: SiteRows, outputs: Sequence[NDArray[Any]], thresholds: Sequence[float], floors: Floors
+) -> list[Interval]:
+    """Return the net benefit at each threshold, a few at a time: each takes a number per example and seed."""
+    return [
+        one
+        for start in range(0, len(thresholds), _AT_ONCE)
+        for one in net_benefit(rows.y, outputs, thresholds[start : start + _AT_ONCE], rows.patients, floors)
+    ]
+
+
+def _with_reach(rows: SiteRows, outputs: Sequence[NDArray[Any]], counts: RiskCounts, floors: Floors) -> Risks:
+    """Return counts by risk with the limits of the net benefit at their edges."""
+    found = _benefits(rows, outputs, counts.edges, floors)
+    ends = [(one.value, one.high) for one in found]
+    reach = [high - value for value, high in ends if value is not None and high is not None]
+    return Risks(**asdict(counts), reach=tuple(reach) if len(reach) == len(ends) else None)
+
+
+def _treat_all(rows: SiteRows, asked: Asked, floors: Floors, few: str | None) -> tuple[Limits, ...]:
+    if few is not None:
+        return (Limits(reason=few),) * len(asked.thresholds)
+    return tuple(map(Limits.of, treat_all(rows.y, asked.thresholds, rows.patients, floors)))
+
+
+def _calibration(
+    rows: SiteRows, outputs: Sequence[NDArray[Any]], floors: Floors
+) -> tuple[Limits, Curve | None]:
+    """Return the integrated calibration index, or why it is not estimable, and the curve."""
+    found = support("binary", rows.y, "oe_ratio", rows.patients, floors=floors)
+    if found.reason is not None:
+        return Limits(reason=found.reason), None
+    beyond = 0 if floors.min_cell == 1 else floors.min_cell
+    curve = calibration_curve(rows.y, outputs, rows.patients, beyond=beyond)
+    if curve is None:
+        return Limits(reason=SAME), None
+    index = Limits(value=curve.ici, low=curve.ici_low, high=curve.ici_high, caution=found.caution)
+    parts = {name: getattr(curve, name).tolist() for name in Curve.model_fields}
+    return index, Curve(**parts)
+
+
+def groups(y: NDArray[Any], outputs: Sequence[NDArray[Any]], floors: Floors = NO_FLOORS) -> tuple[Group, ...]:
+    """Return means of groups of about equally many examples of a quantity that are predicted alike."""
+    predicted = np.concatenate([np.asarray(one, float)[:, 0] for one in outputs])
+    observed, seeds = np.tile(np.asarray(y, float), len(outputs)), len(outputs)
+    order = np.argsort(predicted, kind="stable")
+    count = int(np.clip(len(y) // max(_LEAST_PER_GROUP, floors.min_cell), 1, _MOST_GROUPS))
+    found = []
+    for rows in np.array_split(order, count):
+        mean, spread = float(observed[rows].mean()), float(observed[rows].std())
+        half = 1.96 * spread / np.sqrt(max(1, round(len(rows) / seeds)))
+        found.append(
+            Group(predicted=float(predicted[rows].mean()), observed=mean, low=mean - half, high=mean + half)
+        )
+    return tuple(found)
+
+
+def told_levels(
+    rows: SiteRows, asked: Asked, floors: Floors, few: str | None
+) -> dict[str, dict[str, NDArray[np.bool_]]]:
+    """Return by subgroup and level the rows that are told of; what is left of a subgroup has the level "".
+
+    A level is not told of if it, or a difference between it and a level of another subgroup that holds it or
+    is held by it, has too few examples of a class, and neither is the next smallest until those that are left
+    are enough together: the numbers of all examples are known.
+    """
+    classes = np.unique(rows.y) if has_classes(asked.loss) else None
+    weights = share_of_patient(np.zeros(len(rows.y)) if classes is None else rows.y, rows.patients)
+
+    def enough(of: NDArray[np.bool_]) -> bool:
+        """Return whether these rows have enough examples of each class."""
+        if classes is None:
+            return floors.allow(float(weights[of].sum()), floors.min_cell)
+        sums = [float(weights[of & (rows.y == one)].sum()) for one in classes]
+        return not of.any() or floors.allow(min(sums), max(sums))
+
+    found: dict[str, dict[str, NDArray[np.bool_]]] = {}
+    for text, levels in rows.subgroups.items():
+        every = {level: levels == level for level in sorted(set(levels.tolist()))}
+        others = [mask for of in found.values() for mask in of.values()]
+        told = (
+            {}
+            if few
+            else {
+                level: mask
+                for level, mask in every.items()
+                if enough(mask)
+                and all(enough(part) for other in others for part in _differences(mask, other))
+            }
+        )
+        rest = ~np.any([*told.values(), np.zeros(len(rows.y), bool)], axis=0)
+        while told and rest.any() and not enough(rest):
+            smallest = min(told, key=lambda level: int(told[level].sum()))
+            rest |= told.pop(smallest)
+        found[text] = told | ({"": rest} if rest.any() else {})
+    return found
+
+
+def _differences(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+    """Return the rows by which one of two sets exceeds the other, which it holds; none if neither does."""
+    both = one & other
+    if (both == one).all() or (both == other).all():
+        return [one ^ other]
+    return []
+
+
+def _subgroups(
+    rows: SiteRows, asked: Asked, floors: Floors, text: str, levels: Mapping[str, NDArray[np.bool_]]
+) -> Iterator[Subgroup]:
+    """Yield the scores of each level of a subgroup."""
+    task = task_of(asked.loss)
+    for level, of in levels.items():
+        if level == "":
+            why = f"levels with fewer than {floors.min_cell} examples of a class, or told by others"
+            yield Subgroup(subgroup=text, level="other", examples=None, reason=why, methods={})
+            continue
+        y, patients = rows.y[of], None if rows.patients is None else rows.patients[of]
+        scores = {}
+        for method, outputs in rows.outputs.items():
+            models = rows.models[method][of] if method in rows.models else None
+            kept = [one[of] for one in outputs]
+            scores[method] = {
+                name: Limits.of(
+                    interval_of(name, estimates(asked.loss, name, y, kept, patients, models, floors), len(y))
+                )
+                for name in (SCORES[task] if asked.alike else _over_models(task))
+            }
+        events = int((y > 0.5).sum()) if task == "binary" else None
+        yield Subgroup(subgroup=text, level=level, examples=len(y), events=events, methods=scores)
+
+
+def _over_models(task: Task) -> tuple[str, ...]:
+    """Return the scores of several sites together; the others compare predictions of different models.
+
+    Each example adds its own part to them, or they are the AUROC, which counts pairs of one model.
+    """
+    added = (*_ADDED, *(["auroc"] if task == "binary" else []))
+    return tuple(name for name in SCORES[task] if name in added)
+
+
+def class_counts(
+    y: NDArray[Any], floors: Floors = NO_FLOORS, patients: NDArray[np.intp] | None = None
+) -> dict[str, int | None]:
     """Return the rows of each class; None if a count is below the floor, or would tell such a one.
 
     All rows are known, so that the counts that are not told must be enough together.
 
-    >>> class_counts(np.array([0] * 20 + [1] * 3)), class_counts(np.array([0] * 20 + [1] * 3), Floors(10, 5))
+    >>> y = np.array([0] * 20 + [1] * 3)
+    >>> class_counts(y), class_counts(y, Floors(10, 5))
     ({'0': 20, '1': 3}, {'0': None, '1': None})
     """
     values, counts = np.unique(y, return_counts=True)
     told = {str(int(value)): int(count) for value, count in zip(values, counts, strict=True)}
-    hidden = [name for name, count in told.items() if count < floors.min_cell]
+    several = {
+        str(int(value)): count if patients is None else len(np.unique(patients[y == value]))
+        for value, count in zip(values, counts, strict=True)
+    }
+    hidden = [name for name, count in several.items() if count < floors.min_cell]
     if hidden:
         rest = sorted((name for name in told if name not in hidden), key=told.__getitem__)
         while rest and (len(hidden) < 2 or sum(told[name] for name in hidden) < floors.min_cell):

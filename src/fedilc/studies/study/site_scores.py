@@ -24,6 +24,7 @@ FORMAT: Literal[1] = 1
 Name = Annotated[str, Field(max_length=500)]
 Count = Annotated[int, Field(ge=0, le=MOST_ROWS)]
 Variance = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Sentence = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9 ,.:;%-]*$")]
 
 
@@ -80,14 +81,80 @@ class Score(Section):
         return None if self.found.value is None else Estimate.of(self.found.value, self.variance)
 
 
+class Curve(Section):
+    """A smooth calibration curve: what was observed at some predicted risks, with pointwise limits."""
+
+    predicted: tuple[Share, ...]
+    observed: tuple[Share, ...]
+    low: tuple[Share, ...]
+    high: tuple[Share, ...]
+
+
+class Risks(Section):
+    """Examples by predicted risk (`evaluation/risk_counts.py`); of classes, by confidence.
+
+    Attributes:
+        edges: the risks that part the counts.
+        events: examples with the event (of classes, predicted rightly) between two edges, one per seed.
+        others: the other examples.
+        predicted: the sums of their risks.
+        reach: how far the limits of the net benefit are away at each edge; None if there are too few events.
+    """
+
+    edges: tuple[Share, ...]
+    events: tuple[Count, ...]
+    others: tuple[Count, ...]
+    predicted: tuple[Variance, ...]
+    reach: tuple[Variance, ...] | None = None
+
+
+class Group(Section):
+    """Examples that are predicted alike: mean prediction, mean outcome, and the limits of that."""
+
+    predicted: float
+    observed: float
+    low: float
+    high: float
+
+
 class MethodScores(Section):
     """One method at the site.
 
     Attributes:
         scores: by name.
+        ici: the integrated calibration index, of binary labels.
+        net_benefit: of binary labels, at each threshold of the plan.
+        curve: the smooth calibration curve of binary labels; of methods that are drawn, if it has a fit.
+        risks: examples by risk or confidence; of labels with classes, of methods that are drawn.
+        groups: of quantities, of methods that are drawn.
     """
 
     scores: dict[Name, Score]
+    ici: Limits | None = None
+    net_benefit: tuple[Limits, ...] = ()
+    curve: Curve | None = None
+    risks: Risks | None = None
+    groups: tuple[Group, ...] = ()
+
+
+class Subgroup(Section):
+    """The scores of some examples of the site.
+
+    Attributes:
+        subgroup: a column or a comparison, as in the plan.
+        level: the value that these examples have.
+        examples: how many; None if they are too few to be told of.
+        events: how many of them are events, of binary labels.
+        reason: why they are not told of, if so.
+        methods: by method and name, the scores.
+    """
+
+    subgroup: Name
+    level: Name
+    examples: Count | None
+    events: Count | None = None
+    reason: Sentence | None = None
+    methods: dict[Name, dict[Name, Limits]]
 
 
 class SiteScores(Section):
@@ -106,6 +173,8 @@ class SiteScores(Section):
         apart: by score, the variance over examples of the difference of two methods: a row per method in the
             order of `methods`, of its differences from those before it; None if one has no such score.
         beside: by method and score, the same for its difference from another study of these examples.
+        treat_all: of binary labels, the net benefit of treating everybody at each threshold of the plan.
+        subgroups: scores of parts of the examples.
     """
 
     format: Literal[1] = FORMAT
@@ -119,6 +188,8 @@ class SiteScores(Section):
     methods: dict[Name, MethodScores]
     apart: dict[Name, tuple[tuple[Variance | None, ...], ...]]
     beside: dict[Name, dict[Name, Variance | None]] = Field(default_factory=dict)
+    treat_all: tuple[Limits, ...] = ()
+    subgroups: tuple[Subgroup, ...] = ()
 
     @property
     def floors(self) -> Floors:

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fedilc.algorithms.loss_registry import task_of
 from fedilc.data.tables.column_values import column_values, names_of, numbers_of
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.silo_tables import SiloTable
 from fedilc.errors import ConfigError, nearest
-from fedilc.evaluation.intervals import score_interval
-from fedilc.evaluation.metrics import SCORES
-from fedilc.progress import counted
 from fedilc.studies.study.data import StudyData, StudyTables
 
 _FEW_NUMBERS, _MOST_LEVELS = 5, 20
-_ADDED = ("log_loss", "brier", "accuracy", "calibration_intercept", "rmse", "mae")
 _HOLDS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _HOLDS |= {"==": operator.eq, "!=": operator.ne}
 
@@ -88,57 +81,3 @@ def _named(names: pl.Series, column: str) -> NDArray[np.str_]:
 
 def _missing(column: str) -> str:
     return f"{column} missing"
-
-
-def subgroup_facts(
-    loss: str,
-    text: str,
-    levels: Levels,
-    places: Mapping[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, list[NDArray[Any]]]]],
-    patients_of: Callable[[Sequence[str]], NDArray[np.intp] | None] = lambda _: None,
-    models_at: Callable[[Sequence[str], str], NDArray[np.intp] | None] = lambda _, __: None,
-) -> list[dict[str, Any]]:
-    """Return the scores in each level at each place: its examples, and every method's scores with intervals.
-
-    Args:
-        loss: its name.
-        text: the subgroup as it was given.
-        levels: of each example, by site.
-        places: by name, the sites there, their labels, and each method's outputs by seed, in that order.
-        patients_of: returns whose each example of these sites is, if patients have several.
-        models_at: returns which model of a method predicts each example of these sites, if there are several.
-    """
-    found = []
-    for place, (sites, y, methods) in counted(f"places with {text}", list(places.items())):
-        own = np.concatenate([levels[site] for site in sites])
-        everyone = patients_of(sites)
-        for level in sorted(set(own.tolist())):
-            rows = own == level
-            patients = None if everyone is None else everyone[rows]
-            facts: dict[str, Any] = {
-                "subgroup": text,
-                "level": level,
-                "place": place,
-                "examples": int(rows.sum()),
-            }
-            if task_of(loss) == "binary":
-                facts["events"] = int((y[rows] > 0.5).sum())
-            scores = {}
-            for method, outputs in methods.items():
-                models, kept = models_at(sites, method), [one[rows] for one in outputs]
-                parted = None if models is None else models[rows]
-                names = [name for name in SCORES[task_of(loss)] if len(sites) == 1 or _added(loss, name)]
-                scores[method] = {
-                    name: asdict(score_interval(loss, name, y[rows], kept, patients, parted))
-                    for name in names
-                }
-            found.append({**facts, "methods": scores})
-    return found
-
-
-def _added(loss: str, score: str) -> bool:
-    """Return whether a score is one of several sites too: others compare predictions of different models.
-
-    Each example adds its own part to it, or it is the AUROC, which counts pairs of one model.
-    """
-    return score in _ADDED or (task_of(loss) == "binary" and score == "auroc")
