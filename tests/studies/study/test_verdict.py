@@ -193,8 +193,8 @@ def test_the_first_sentence_says_what_to_expect_at_a_new_site(tmp_path: Path) ->
     assert (found.sites, found.headline) == (4, "empirical")
     assert verdict(result)[0] == (
         f"At a new site like these, expect AUROC between {found.low:.2f} and {found.high:.2f} with fedavg "
-        "(95 % prediction interval from 4 sites that takes them to differ as sites did in other validations "
-        "of clinical models; from these sites alone, "
+        "(95 % prediction interval from 4 sites, which assumes that sites differ as they did in other "
+        "validations of clinical models; from these sites alone, "
         f"{found.jeffreys_low:.2f} to {found.jeffreys_high:.2f})."
     )
     result = informed(few_events(tmp_path, [30, 25, 20, 30, 20]))

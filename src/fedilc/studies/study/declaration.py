@@ -26,6 +26,7 @@ from fedilc.studies.study.plan import StudyPlan
 FILE = "plan.json"
 FORMAT = 1
 INPUTS = {"data", "options", "settings"}
+_ABSENT = object()  # in place of what one of two plans does not have
 _REPORTED = (
     "as the headline, the primary score of the procedure that chooses the method and its settings on the "
     "training sites",
@@ -132,8 +133,8 @@ class Protocol:
             if key == "data":
                 raise DataError(f"{_changed(place, declared, here)}; {path} declares other data")
             raise ConfigError(
-                f"{path} declares {'.'.join(place)} = {json.dumps(declared)}, and this analysis has "
-                f"{json.dumps(here)}; follow the plan as it is, or write a new one with `protocol`"
+                f"{path} declares {'.'.join(place)} = {_told(declared)}, and this analysis has "
+                f"{_told(here)}; follow the plan as it is, or write a new one with `protocol`"
             )
 
     def claim(self, folder: Path) -> None:
@@ -186,7 +187,7 @@ def _changed(place: Sequence[str], declared: Any, here: Any) -> str:
     """
     silo = place[1]
     if len(place) == 2:
-        return f"silo {silo!r} is {'new' if declared is None else 'missing'}"
+        return f"silo {silo!r} is {'new' if declared is _ABSENT else 'missing'}"
     count = f" ({here}, declared: {declared})" if place[2] == "examples" else ""
     return f"the {place[2]} of silo {silo!r} changed{count}"
 
@@ -199,6 +200,16 @@ def _first_difference(place: tuple[str, ...], declared: Any, here: Any) -> tuple
     """
     if isinstance(declared, dict) and isinstance(here, dict):
         for key in {**declared, **here}:
-            if declared.get(key) != here.get(key):
-                return _first_difference((*place, key), declared.get(key), here.get(key))
+            there, now = declared.get(key, _ABSENT), here.get(key, _ABSENT)
+            if there != now:
+                return _first_difference((*place, key), there, now)
     return place, declared, here
+
+
+def _told(value: Any) -> str:
+    """Return a value in a sentence.
+
+    >>> _told([5]), _told(_ABSENT)
+    ('[5]', 'no such entry')
+    """
+    return "no such entry" if value is _ABSENT else json.dumps(value)

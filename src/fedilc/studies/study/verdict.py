@@ -64,8 +64,8 @@ def _next_site(result: StudyResult, metric: str) -> str:
     more = ""
     if found.headline == "empirical":
         more = (
-            " that takes them to differ as sites did in other validations of clinical models; from these "
-            f"sites alone, {found.jeffreys_low:.2f} to {found.jeffreys_high:.2f}"
+            ", which assumes that sites differ as they did in other validations of clinical models; from "
+            f"these sites alone, {found.jeffreys_low:.2f} to {found.jeffreys_high:.2f}"
         )
     elif found.sites <= MOST_WITH_PRIOR:
         more = "; it is wide because so few sites say little about how sites differ"
