@@ -133,12 +133,20 @@ class StackedNetwork:
         return x, seen
 
     @torch.no_grad()
-    def output_gradients(self, weights: Tensor, seen: Sequence[Tensor], delta: Tensor) -> list[Tensor]:
-        """Return the gradient at each linear layer's output, given that at the last layer's."""
+    def output_gradients(
+        self, weights: Tensor, seen: Sequence[Tensor], delta: Tensor, at_features: Tensor | None = None
+    ) -> list[Tensor]:
+        """Return the gradient at each linear layer's output, given that at the last layer's.
+
+        `at_features` is a further gradient at the last layer's input.
+        """
         found = [delta]
         for layer, inputs in zip(self.layers[:0:-1], seen[:0:-1], strict=True):
             matrix = weights[:, layer.weight].view(len(weights), *layer.shape)
-            found.append(torch.ops.aten.threshold_backward(torch.bmm(found[-1], matrix), inputs, 0))
+            at_inputs = torch.bmm(found[-1], matrix)
+            if at_features is not None and len(found) == 1:
+                at_inputs += at_features
+            found.append(torch.ops.aten.threshold_backward(at_inputs, inputs, 0))
         return found[::-1]
 
     @torch.no_grad()
@@ -279,10 +287,10 @@ class StackedSilo:
             vector = factor.to(vector).view(-1, *[1] * (vector.dim() - 1)) * vector
             product = self.penalty.carry_back(chunk, total, vector)
             starts = [(chunk.losses(), self._example_shares(chunk.logits, round_)), *product]
-            return StackedComputed(_backward(chunk, starts), None, self._loss(chunk))
+            return StackedComputed(self._backward(chunk, starts), None, self._loss(chunk))
         product = self.penalty.carry_back(chunk, total, vector)
         gradient = self._mean_gradient(chunk, round_) if self.intra is None else self._votes(chunk, round_)
-        penalty_gradient, losses = _backward(chunk, product), self._loss(chunk)
+        penalty_gradient, losses = self._backward(chunk, product), self._loss(chunk)
         if factor is None:
             return StackedComputed(gradient, penalty_gradient, losses)
         return StackedComputed(gradient + factor.unsqueeze(1).to(gradient) * penalty_gradient, None, losses)
@@ -410,9 +418,18 @@ class StackedSilo:
                 x, y = self._ordered(
                     torch.stack([order for order in orders.values() if order is not None]), which
                 )
-        at = weights.detach().requires_grad_() if graph else weights
-        with torch.set_grad_enabled(graph):
-            logits, seen = self.network.forward(at, x)
+        if graph and self.penalty is not None and self.penalty.needs_graph:
+            at = weights.detach().requires_grad_()
+            with torch.enable_grad():
+                logits, seen = self.network.forward(at, x)
+        else:
+            at = weights
+            with torch.no_grad():
+                logits, seen = self.network.forward(at, x)
+            if graph:  # a graph from here on; `_backward` carries gradients on to the weights by hand
+                logits.requires_grad_()
+                for features in seen[1:][-1:]:
+                    features.requires_grad_()
         parameters: Any = [at]
         return StackedPass(x, y, logits, seen, [], self.loss, parameters, self.network.classifier)
 
@@ -421,6 +438,20 @@ class StackedSilo:
         chunk = self._pass(weights, round_, graph=True)
         return chunk, self.penalty.sums(chunk)
 
+    def _backward(self, chunk: StackedPass, starts: BackwardStarts) -> Tensor:
+        """Return the gradient of a backward pass that begins at `starts`, a row per model."""
+        (weights,) = chunk.parameters
+        if not starts:
+            return torch.zeros_like(weights)
+        places = [place for place, _ in starts]
+        given = [start.to(place).expand_as(place) for place, start in starts]
+        ends = [weights] if weights.requires_grad else [chunk.logits, *chunk.features[1:][-1:]]
+        found = torch.autograd.grad(places, ends, given, materialize_grads=True, retain_graph=True)
+        if weights.requires_grad:
+            return found[0]
+        arrived = self.network.output_gradients(weights, chunk.features, *found)
+        return self.network.gradient(chunk.features, arrived, torch.empty_like(weights))
+
     @torch.no_grad()
     def _loss(self, chunk: StackedPass) -> Tensor:
         """Return the mean loss of each model, in float64."""
@@ -428,7 +459,11 @@ class StackedSilo:
 
     @torch.no_grad()
     def _mean_gradient(self, chunk: StackedPass, round_: int) -> Tensor:
-        delta = chunk.logit_gradient() * self._example_shares(chunk.logits, round_).unsqueeze(2)
+        delta = chunk.logit_gradient()
+        if self.environment_size is None or self.intra is not None:
+            delta = delta.mul_(1 / self.examples)
+        else:
+            delta = delta * self._example_shares(chunk.logits, round_).unsqueeze(2)
         weights = chunk.parameters[0]
         arrived = self.network.output_gradients(weights, chunk.features, delta)
         return self.network.gradient(chunk.features, arrived, torch.empty_like(weights))
@@ -460,12 +495,6 @@ class StackedSilo:
         found = votes.aggregator.finalize(votes.state).value[ALL]
         found[~finite] = math.nan
         return found
-
-
-def _backward(chunk: StackedPass, starts: BackwardStarts) -> Tensor:
-    """Return the gradient of a backward pass that begins at `starts`, a row per model."""
-    number = torch.stack([(output * start).sum() for output, start in starts]).sum()
-    return torch.autograd.grad(number, chunk.parameters, retain_graph=True, materialize_grads=True)[0]
 
 
 def _mover(local: LocalSteps, rates: Sequence[float], weights: Tensor) -> Callable[[Tensor], None]:
