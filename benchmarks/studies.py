@@ -3,24 +3,29 @@
     python -m benchmarks.studies                      # heart disease
     python -m benchmarks.studies heart sites rows     # others by name: see STUDIES
     python -m benchmarks.studies large                # 100,000 rows of 50 columns: minutes
+    python -m benchmarks.studies goals                # heart, sites and rows beside their goals
     python -m benchmarks.studies models               # 60 networks 30-32-1 on three silos of 230 rows
 
 Each study is done once, by stacks. Of every set of models that is trained together, a few are trained again
 one by one, and their processor time stands for that of the others: "one by one" is the study without stacks,
 with the same preprocessing, comparators and scores. "scikit-learn" is MLPClassifier of the same size, batches
-and epochs, fitted once for each held-out site and method with federated training.
+and epochs, fitted once for each held-out site and method with federated training. Every study has a process
+of its own, whose peak memory is that of the study and of what it is compared with.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -38,13 +43,15 @@ from fedilc.studies.study.plan import StudyPlan, usual_settings
 from fedilc.studies.study.run import run_study
 from fedilc.training.stack import StackedRun, Trained, Watch
 
-SAMPLES = 2  # models of a stack that are trained again alone
-
 
 @dataclass
 class Measured:
-    """Seconds of processor time: of training by stacks, and of the same models one by one, estimated."""
+    """Seconds of processor time: of training by stacks, and of the same models one by one, estimated.
 
+    `samples` is how many models of each stack are trained again.
+    """
+
+    samples: int = 2
     models: int = 0
     stacked: float = 0.0
     alone: float = 0.0
@@ -55,7 +62,7 @@ class Measured:
         started = time.process_time()
         found = train_many(runs, watch)
         trained = time.process_time()
-        places = np.linspace(0, len(runs) - 1, min(SAMPLES, len(runs))).astype(int)
+        places = np.linspace(0, len(runs) - 1, min(self.samples, len(runs))).astype(int)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for place in places:
@@ -107,28 +114,71 @@ def perceptrons(data: StudyData, rounds: int) -> float:
     return (time.process_time() - started) / len(sites) * len(data.silos) * 5
 
 
-def measure(name: str, rounds: int | None, seeds: int | None, folder: Path) -> str:
-    """Do one study, and return its line of the table."""
-    what, read = STUDIES[name]
-    data = read(folder)
-    given = {key: value for key, value in (("rounds", rounds), ("seeds", seeds)) if value is not None}
-    plan = StudyPlan(data, usual_settings(data, {}).with_given(given))
-    measured = Measured()
-    before, fits.train_many = fits.train_many, measured.train
-    started, wall = time.process_time(), time.perf_counter()
-    try:
-        run_study(plan, folder / "study")
-    finally:
-        fits.train_many = before
-    whole = time.process_time() - started - measured.sampling
-    wall = time.perf_counter() - wall
-    alone = whole - measured.stacked + measured.alone
+@dataclass(frozen=True)
+class Line:
+    """What was measured of one study: seconds of processor time on one thread, and megabytes.
+
+    Attributes:
+        models: how many were trained, without those of comparators.
+        stacked: training by stacks.
+        alone: the same models one by one, estimated.
+        whole: the study.
+        network: scikit-learn's perceptrons.
+        peak: memory.
+    """
+
+    models: int
+    stacked: float
+    alone: float
+    whole: float
+    network: float
+    peak: float
+
+    @property
+    def one_by_one(self) -> float:
+        """Return how many times as long the study takes without stacks."""
+        return (self.whole - self.stacked + self.alone) / self.whole
+
+
+def measure(name: str, rounds: int | None, seeds: int | None, samples: int) -> Line:
+    """Do one study, in this process, and return what was measured."""
+    measured = Measured(samples)
+    with tempfile.TemporaryDirectory() as folder:
+        data = STUDIES[name][1](Path(folder))
+        given = {key: value for key, value in (("rounds", rounds), ("seeds", seeds)) if value is not None}
+        plan = StudyPlan(data, usual_settings(data, {}).with_given(given))
+        before, fits.train_many = fits.train_many, measured.train
+        started = time.process_time()
+        try:
+            run_study(plan, Path(folder) / "study")
+        finally:
+            fits.train_many = before
+        whole = time.process_time() - started - measured.sampling
     network = perceptrons(data, plan.settings.rounds)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return (
-        f"| {what} | {measured.models} | {measured.stacked:.1f} | {measured.alone / measured.stacked:.1f} | "
-        f"{whole:.1f} | {alone / whole:.1f} | {whole / network:.2f} | {peak:.0f} |"
-    )
+    return Line(measured.models, measured.stacked, measured.alone, whole, network, peak)
+
+
+def measured_apart(name: str, rounds: int | None, seeds: int | None, samples: int) -> Line:
+    """Do one study in a process of its own."""
+    options = {"--rounds": rounds, "--seeds": seeds, "--samples": samples}
+    given = [f"{key}={value}" for key, value in options.items() if value is not None]
+    command = [sys.executable, "-m", "benchmarks.studies", name, *given, "--line"]
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return Line(**json.loads(found.stdout.splitlines()[-1]))
+
+
+def goals(rounds: int | None, samples: int) -> None:
+    """Print the goals of small and middle-sized studies of tables beside what is measured now."""
+    print("| what | goal | measured | models | whole study, s | peak MB |\n|---|--:|--:|--:|--:|--:|")
+    for name, seeds, goal in (("heart", None, "1/15"), ("sites", None, "1/3"), ("rows", 1, "1/10")):
+        line = measured_apart(name, rounds, seeds, samples)
+        against = "its models one by one" if name != "sites" else "20 x 5 `MLPClassifier`"
+        ratio = f"1/{line.one_by_one:.1f}" if name != "sites" else f"{line.whole / line.network:.2f}"
+        what = f"{STUDIES[name][0]}{', 1 seed' if seeds else ''}, against {against}"
+        print(
+            f"| {what} | {goal} | {ratio} | {line.models} | {line.whole:.1f} | {line.peak:.0f} |", flush=True
+        )
 
 
 def models(rounds: int) -> None:
@@ -161,22 +211,37 @@ def models(rounds: int) -> None:
 def main() -> None:
     """Measure the studies and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.studies", description=__doc__)
-    parser.add_argument("studies", nargs="*", default=["heart"], choices=[*STUDIES, "models"])
+    parser.add_argument("studies", nargs="*", default=["heart"], choices=[*STUDIES, "goals", "models"])
     parser.add_argument("--rounds", type=int, help="the most rounds; by default those of a study")
     parser.add_argument("--seeds", type=int)
+    parser.add_argument(
+        "--samples", type=int, default=2, help="models of a stack that are trained alone, too"
+    )
+    parser.add_argument("--line", action="store_true", help="print what is measured of one study as JSON")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    given = (arguments.rounds, arguments.seeds, arguments.samples)
+    if arguments.line:
+        print(json.dumps(asdict(measure(arguments.studies[0], *given))))
+        return
     if "models" in arguments.studies:
         models(arguments.rounds or 10)
         return
     print("Seconds of processor time on one thread, and ratios in this run.\n")
+    if "goals" in arguments.studies:
+        goals(arguments.rounds, arguments.samples)
+        return
     print(
         "| study | models | training by stacks | one by one / stacks | whole study | one by one / whole | "
         "whole / scikit-learn | peak MB |\n|---|--:|--:|--:|--:|--:|--:|--:|"
     )
     for name in arguments.studies:
-        with tempfile.TemporaryDirectory() as folder:
-            print(measure(name, arguments.rounds, arguments.seeds, Path(folder)), flush=True)
+        line = measured_apart(name, *given)
+        print(
+            f"| {STUDIES[name][0]} | {line.models} | {line.stacked:.1f} | {line.alone / line.stacked:.1f} | "
+            f"{line.whole:.1f} | {line.one_by_one:.1f} | {line.whole / line.network:.2f} | {line.peak:.0f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
