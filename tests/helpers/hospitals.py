@@ -17,6 +17,7 @@ from fedilc.report.score_tables import Study
 from fedilc.report.study_files import study_facts
 from fedilc.storage.files import read_tensors
 from fedilc.studies.study.data import StudyData, StudyTables
+from fedilc.studies.study.description import descriptions
 from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.scoring import asked_by, rows_of, score_site
@@ -79,7 +80,7 @@ def made_result(plan: StudyPlan, levels: Mapping[str, float]) -> StudyResult:
     }
     choice = Choice({"learning_rate": 0.1}, 7, 0.5, {6: 0.6, 7: 0.5})
     choices = {site: dict.fromkeys(levels, choice) for site in sites}
-    return StudyResult(plan, choices, sites, {}, outputs=outputs)
+    return StudyResult(plan, choices, sites, {}, outputs=outputs, silos=descriptions(plan.data))
 
 
 def made_sites(

@@ -13,6 +13,8 @@ from fedilc.studies.study.assessment import TREAT_ALL
 from fedilc.studies.study.result import ALL_SITES
 from fedilc.studies.study.verdict import NAMES
 
+NOT_TOLD = "not told"
+
 
 def clinical_tables(study: Study) -> list[TableData]:
     """Return all of them that a study has; one that was written by an older version has none."""
@@ -93,15 +95,22 @@ def flow_table(study: Study) -> list[TableData]:
         return []
     sites, left_out = study["flow"]["sites"], study["flow"]["left_out"]
     rows: list[tuple[object, ...]] = [
-        (site, *(found[name] for name in ("read", "without_label", "used"))) for site, found in sites.items()
+        (site, *(_known(found[name]) for name in ("read", "without_label", "used")))
+        for site, found in sites.items()
     ]
     for reason, count in left_out.items():
         rows.append((reason, "not read" if count is None else count, "-", 0))
-    sums = [sum(found[name] for found in sites.values()) for name in ("read", "without_label", "used")]
-    sums[0] += sum(count or 0 for count in left_out.values())
-    rows.append(("total", *sums))
+    columns_of = ([found[name] for found in sites.values()] for name in ("read", "without_label", "used"))
+    sums = [None if None in of else sum(of) for of in columns_of]
+    if sums[0] is not None:
+        sums[0] += sum(count or 0 for count in left_out.values())
+    rows.append(("total", *map(_known, sums)))
     columns = (*words("site, or why rows are left out"), "rows read", "without a label", "used")
     return [TableData.of("flow", study["name"], "Flow of rows", columns, rows)]
+
+
+def _known(count: int | None) -> int | str:
+    return NOT_TOLD if count is None else count
 
 
 def development_table(study: Study) -> list[TableData]:
@@ -143,7 +152,10 @@ def variables_table(study: Study) -> list[TableData]:
         for row in _variable_rows(one["name"], [one["all"], *(one["sites"][site] for site in sites)])
     ]
     columns = (*words("variable", ""), "all sites", *sites)
-    notes = ("Numbers: median [quartiles] of the known values. Categories, missing: rows (share of rows).",)
+    notes = (
+        "Numbers: median [quartiles] of the known values; mean (SD) where quartiles, which are values of "
+        "patients, are not told or rows are not in one place. Categories, missing: rows (share of rows).",
+    )
     return _table("variables", study, "Variables per site (table 1)", columns, rows, notes)
 
 
@@ -170,14 +182,14 @@ def contrast_table(study: Study) -> list[TableData]:
 def _variable_rows(name: str, groups: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:
     """Return the rows of one variable: its quartiles or its categories, and its missing values."""
     rows: list[tuple[object, ...]] = []
-    if any("quartiles" in group for group in groups):
+    if any("quartiles" in group or "mean" in group for group in groups):
         rows.append((name, "", *map(_quartiles, groups)))
     names = dict.fromkeys(level for group in groups for level in group.get("counts", {}))
     rows += [
-        (name, level, *(_share(group["counts"].get(level, 0), group["rows"]) for group in groups))
+        (name, level, *(_share(_told(group, level), group["rows"]) for group in groups))
         for level in in_order(names)
     ]
-    if any(group["missing"] for group in groups) or not rows:
+    if any(group["missing"] != 0 for group in groups) or not rows:
         rows.append((name, "missing", *(_share(group["missing"], group["rows"]) for group in groups)))
     return rows
 
@@ -189,17 +201,25 @@ def _quartiles(found: Mapping[str, Any]) -> str:
     '54.5 [47, 1260]'
     """
     if "quartiles" not in found:
-        return "-"
+        return f"mean {found['mean']:.4g} (SD {found['deviation']:.4g})" if "mean" in found else "-"
     low, middle, high = (f"{value:.4g}" for value in found["quartiles"])
     return f"{middle} [{low}, {high}]"
 
 
-def _share(count: int, rows: int) -> str:
+def _told(group: Mapping[str, Any], level: str) -> int | None:
+    """Return the rows with a value; None if it may be one that a site does not tell of."""
+    found: int | None = group.get("counts", {}).get(level, None if group.get("other") else 0)
+    return found
+
+
+def _share(count: int | None, rows: int) -> str:
     """Return a count with its share.
 
-    >>> _share(3, 12)
-    '3 (25%)'
+    >>> _share(3, 12), _share(None, 12)
+    ('3 (25%)', 'not told')
     """
+    if count is None:
+        return NOT_TOLD
     return f"{count} ({count / rows:.0%})" if rows else "-"
 
 

@@ -28,6 +28,7 @@ from fedilc.studies.study.data import StudyData
 from fedilc.studies.study.declaration import declaration
 from fedilc.studies.study.description import description
 from fedilc.studies.study.result import Outputs, StudyResult
+from fedilc.studies.study.scoring import class_counts
 from fedilc.studies.study.sensitivity import sensitivity_facts
 from fedilc.studies.study.verdict import CALIBRATION, alarm, deciding_metric, verdict
 
@@ -133,7 +134,7 @@ def study_facts(
             if found
         },
     }
-    facts |= description(plan) | assessment(result)
+    facts |= description(plan, result.described) | assessment(result)
     if plan.settings.sensitivity:
         facts["sensitivity"] = sensitivity_facts(result, without)
     facts["notes"] += [*few_notes(facts, metrics), *edge_notes(facts["edges"])]
@@ -204,16 +205,16 @@ def read_study(folder: Path) -> Study:
 
 
 def _silo_facts(result: StudyResult, site: str) -> dict[str, Any]:
+    """Return the size of a silo as it tells it itself; of one that is not held out, as the study knows it."""
+    document = result.sites.get(site)
+    if document is not None:
+        sizes = document.model_dump(include={"examples", "patients", "classes", "mean", "deviation"})
+        return {name: value for name, value in sizes.items() if value is not None}
     y, patients = result.plan.data.labels[site], result.plan.data.patients.get(site)
     about = {} if patients is None else {"patients": len(np.unique(patients))}
     if not has_classes(result.plan.data.loss):
         return {"examples": len(y), **about, "mean": float(np.mean(y)), "deviation": float(np.std(y))}
-    values, counts = np.unique(y, return_counts=True)
-    return {
-        "examples": len(y),
-        **about,
-        "classes": {str(int(value)): int(count) for value, count in zip(values, counts, strict=True)},
-    }
+    return {"examples": len(y), **about, "classes": class_counts(y)}
 
 
 def _at_next_site(result: StudyResult) -> tuple[str, ...]:

@@ -245,7 +245,7 @@ def sites_table(study: Study) -> TableData:
             label = f"mean {about['mean']:.3g}, deviation {about['deviation']:.3g}"
         elif task_of(study["loss"]) == "binary":
             positives = about["classes"].get("1", 0)
-            label = f"{positives} ({positives / about['examples']:.0%})"
+            label = "not told" if positives is None else f"{positives} ({positives / about['examples']:.0%})"
         else:
             label = f"{len(about['classes'])} classes"
         held = "held out" if site in study["held_out"] else "trained on"

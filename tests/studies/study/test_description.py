@@ -17,7 +17,14 @@ from slow_clinical import looped_difference
 from fedilc.data import Federation, Silo
 from fedilc.report.clinical_tables import clinical_tables, contrast_table, flow_table, variables_table
 from fedilc.studies.study.data import StudyArrays, study_data
-from fedilc.studies.study.description import description, flow, standardised_difference, variable
+from fedilc.studies.study.description import (
+    describe_column,
+    description,
+    descriptions,
+    flow,
+    standardised_difference,
+    variable,
+)
 from fedilc.studies.study.plan import StudyPlan, StudySettings
 
 SETTINGS = StudySettings(algorithms=("fedavg",), references=False)
@@ -25,7 +32,7 @@ NUMBERS = st.lists(st.integers(-1000, 1000).map(float), min_size=2, max_size=30)
 
 
 def facts(plan: StudyPlan) -> dict[str, object]:
-    found = json.loads(json.dumps(description(plan), allow_nan=False))
+    found = json.loads(json.dumps(description(plan, descriptions(plan.data)), allow_nan=False))
     held_out, silos = list(plan.held_out), dict.fromkeys(plan.data.silos)
     return {**found, "name": "patients", "held_out": held_out, "silos": silos, "loss": plan.data.loss}
 
@@ -40,7 +47,7 @@ def test_every_row_is_used_or_left_out_for_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "patients.csv"
     frame.write_csv(path)
     data = study_data([str(path)], label="died", silo_column="hospital", exclude_site=["H3"])
-    found = flow(data)
+    found = flow(data, descriptions(data))
     assert found["left_out"] == {"no site is named": 7, "the site 'H3' is excluded": 40}
     assert found["sites"]["H0"] == {"read": 40, "without_label": 3, "used": 37}
     assert found["sites"]["H1"] == {"read": 33, "without_label": 0, "used": 33}
@@ -56,20 +63,22 @@ def test_the_file_of_an_excluded_site_is_not_read(tmp_path: Path) -> None:
     for name, part in hospitals(3, rows=30).partition_by("hospital", as_dict=True, include_key=False).items():
         part.write_csv(tmp_path / f"{name[0]}.csv")
     paths = [str(tmp_path / f"H{number}.csv") for number in range(3)]
-    found = flow(study_data(paths, label="died", exclude_site=["H2"]))
+    data = study_data(paths, label="died", exclude_site=["H2"])
+    found = flow(data, descriptions(data))
     assert found["left_out"] == {"the site 'H2' is excluded": None}
     assert sum(site["used"] for site in found["sites"].values()) == 60
 
 
 def test_sites_that_are_excluded_from_a_data_set_are_counted() -> None:
-    found = flow(study_data(["heart-disease"], exclude_site=["va"]))
+    data = study_data(["heart-disease"], exclude_site=["va"])
+    found = flow(data, descriptions(data))
     assert found["left_out"] == {"the site 'va' is excluded": 200}
     assert sum(site["used"] for site in found["sites"].values()) == 920 - 200
 
 
 def test_events_per_input_are_those_of_the_rarer_outcome_at_the_other_sites(tmp_path: Path) -> None:
     data = study_table(tmp_path, hospitals(4, rows=40))
-    [first, *_] = description(StudyPlan(data, SETTINGS))["development"]
+    [first, *_] = description(StudyPlan(data, SETTINGS), {})["development"]
     y = np.concatenate([data.labels[site] for site in ("H1", "H2", "H3")])
     inputs = data.inputs(["H1", "H2", "H3"], "H0").shape[1]
     events = min(y.sum(), len(y) - y.sum())
@@ -107,22 +116,29 @@ def test_variables_are_those_of_the_table(tmp_path: Path) -> None:
     assert {row[0].text for row in contrast.rows} == {"H0", "H1", "H2", "H3"}
 
 
+def difference(*groups: pl.Series) -> float | None:
+    found = [describe_column("x", group) for group in groups]
+    if groups[0].dtype.is_numeric():
+        found = [one.model_copy(update={"counts": None}) for one in found]
+    return standardised_difference(*found)
+
+
 @given(NUMBERS, NUMBERS, st.floats(0.1, 10), st.floats(-5, 5))
 def test_the_difference_is_that_of_loops_and_has_no_unit(
     one: list[float], other: list[float], scale: float, shift: float
 ) -> None:
     if len(set(one)) < 2:
         return
-    found = standardised_difference(pl.Series(one), pl.Series(other))
+    found = difference(pl.Series(one), pl.Series(other))
     assert found == pytest.approx(looped_difference(one, other))
     moved = [pl.Series([scale * value + shift for value in values]) for values in (one, other)]
-    assert standardised_difference(*moved) == pytest.approx(found, rel=1e-6, abs=1e-6)
-    assert standardised_difference(pl.Series(other), pl.Series(one)) == pytest.approx(-found)
+    assert difference(*moved) == pytest.approx(found, rel=1e-6, abs=1e-6)
+    assert difference(pl.Series(other), pl.Series(one)) == pytest.approx(-found)
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1), st.lists(st.sampled_from("abc"), min_size=1))
 def test_that_of_categories_is_the_largest_of_their_indicators(one: list[str], other: list[str]) -> None:
-    found = standardised_difference(pl.Series(one), pl.Series(other))
+    found = difference(pl.Series(one), pl.Series(other))
     expected = []
     for name in set(one) | set(other):
         indicators = [[float(value == name) for value in values] for values in (one, other)]
@@ -135,7 +151,8 @@ def test_that_of_categories_is_the_largest_of_their_indicators(one: list[str], o
 
 
 def test_few_different_numbers_are_counted_and_a_column_without_values_is_missing() -> None:
-    found = variable({"a": pl.Series([0.0, 1.0, 1.0]), "b": pl.Series([None, None], dtype=pl.Float64)}, ["a"])
+    columns = {"a": pl.Series([0.0, 1.0, 1.0]), "b": pl.Series([None, None], dtype=pl.Float64)}
+    found = variable({site: describe_column("x", values) for site, values in columns.items()}, ["a"])
     assert found["sites"]["a"]["counts"] == {"0": 1, "1": 2}
     assert found["sites"]["b"]["missing"] == 2
     assert found["differences"]["a"] is None

@@ -143,9 +143,9 @@ def _limits_below(line: float, among: Iterable[Interval]) -> Scale:
 
 def _size(study: Study, site: str) -> str:
     silo = study["silos"][site]
-    if task_of(study["loss"]) != "binary":
+    events = silo.get("classes", {}).get("1", 0)
+    if task_of(study["loss"]) != "binary" or events is None:
         return f"{silo['examples']:,} examples"
-    events = silo["classes"].get("1", 0)
     return f"{events:,} events and {silo['examples'] - events:,} non-events"
 
 

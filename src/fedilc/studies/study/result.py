@@ -21,9 +21,10 @@ from fedilc.evaluation.next_site import NextSite, next_site
 from fedilc.evaluation.significance import Comparison, compare_methods
 from fedilc.progress import counted
 from fedilc.studies.study.comparators import CHOSEN, NULL, kind_of
+from fedilc.studies.study.description import descriptions
 from fedilc.studies.study.plan import Choice, StudyPlan, chosen_method
 from fedilc.studies.study.scoring import asked_by, rows_of, score_site
-from fedilc.studies.study.site_scores import Score, SiteScores
+from fedilc.studies.study.site_scores import Score, SiloDescription, SiteScores
 
 Outputs = dict[str, dict[str, list[NDArray[Any]]]]  # by site and method, one array of outputs per seed
 ALL_SITES = "all held-out sites"
@@ -43,6 +44,7 @@ class StudyResult:
         chosen: by held-out silo, the method that was chosen without it; empty if there was one only.
         outputs: by held-out silo and method, the outputs for its examples, per seed; None if they stayed at
             the silos.
+        silos: who is at each silo, if that was asked.
         together: all held-out silos as if they were one; None if there is one, or if rows are elsewhere.
     """
 
@@ -53,6 +55,7 @@ class StudyResult:
     chosen: dict[str, str] = field(default_factory=dict)
     outputs: Outputs | None = field(default=None, repr=False, compare=False)
     together: SiteScores | None = None
+    silos: dict[str, SiloDescription] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -69,10 +72,12 @@ class StudyResult:
         `beside` is the result of another study of the same examples, with which methods are compared.
         """
         asked, sites = asked_by(plan), {}
+        silos = descriptions(plan.data, floors)
         chosen = chosen_methods(plan, choices, outputs)
         for site in counted("held-out sites", list(outputs)):
             first = chosen.get(site, plan.reference)
             rows = rows_of(plan, (site,), outputs[site], (first, plan.reference))
+            rows = replace(rows, description=silos[site])
             if beside is not None and beside.outputs is not None:
                 names = {CHOSEN: chosen[site]} if chosen else {}
                 names |= {method: method for method in outputs[site]}
@@ -90,12 +95,18 @@ class StudyResult:
             drawn = (first, plan.reference) if task_of(plan.data.loss) == "binary" else ()
             rows = rows_of(plan, list(shown), every, drawn, ALL_SITES)
             together = score_site(rows, replace(asked, metrics=(), alike=False), floors)
-        return cls(plan, choices, sites, agreement, chosen, shown, together)
+        return cls(plan, choices, sites, agreement, chosen, shown, together, silos)
 
     @cached_property
     def algorithms(self) -> tuple[str, ...]:
         """Return the federated methods that have a model for every held-out silo."""
         return trained_at_all(self.plan, {site: one.methods for site, one in self.sites.items()})
+
+    @cached_property
+    def described(self) -> dict[str, SiloDescription]:
+        """Return who is at each silo that tells it."""
+        found = {site: one.description for site, one in self.sites.items() if one.description is not None}
+        return {**found, **self.silos}
 
     @cached_property
     def scores(self) -> dict[str, dict[str, dict[str, Score]]]:

@@ -28,6 +28,7 @@ from fedilc.studies.study.site_scores import (
     MethodScores,
     Risks,
     Score,
+    SiloDescription,
     SiteScores,
     Subgroup,
     variances_apart,
@@ -83,6 +84,7 @@ class SiteRows:
         models: by method, which of its models predicts each example, of methods that have several here.
         subgroups: by subgroup, the level of each example.
         beside: by name, a method of `outputs` and the outputs that it has in another study of these examples.
+        description: who is at the site, if that is asked.
         drawn: the methods of which curves and risks are given too.
     """
 
@@ -93,6 +95,7 @@ class SiteRows:
     models: Mapping[str, NDArray[np.intp]] = field(default_factory=dict)
     subgroups: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
     beside: Mapping[str, tuple[str, Sequence[NDArray[Any]]]] = field(default_factory=dict)
+    description: SiloDescription | None = None
     drawn: tuple[str, ...] = ()
 
 
@@ -154,6 +157,8 @@ def score_site(rows: SiteRows, asked: Asked, floors: Floors = NO_FLOORS) -> Site
         examples=len(rows.y),
         patients=None if rows.patients is None else len(np.unique(rows.patients)),
         classes=classes,
+        mean=float(np.mean(rows.y)) if classes is None else None,
+        deviation=float(np.std(rows.y)) if classes is None else None,
         reasons={metric: one.reason or few for metric, one in about.items()},
         methods={
             method: MethodScores(scores=scores, **clinical_facts(rows, asked, floors, method, few))
@@ -161,6 +166,7 @@ def score_site(rows: SiteRows, asked: Asked, floors: Floors = NO_FLOORS) -> Site
         },
         apart=apart,
         beside=beside,
+        description=rows.description,
         treat_all=_treat_all(rows, asked, floors, few) if binary else (),
         subgroups=tuple(
             one

@@ -14,12 +14,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from fedilc.data.tables.silo_summary import MOST_COLUMNS
 from fedilc.data.tables.table_settings import MOST_ROWS
 from fedilc.errors import DataError
 from fedilc.evaluation.estimates import Estimate, Floors
 from fedilc.evaluation.intervals import Interval
 from fedilc.section import Section, first_mistake
 
+MOST_LEVELS = 10_000
 FORMAT: Literal[1] = 1
 Name = Annotated[str, Field(max_length=500)]
 Count = Annotated[int, Field(ge=0, le=MOST_ROWS)]
@@ -157,6 +159,44 @@ class Subgroup(Section):
     methods: dict[Name, dict[Name, Limits]]
 
 
+class Variable(Section):
+    """One column of one silo, or of several together.
+
+    Attributes:
+        name: of the column.
+        rows: how many there are.
+        missing: how many have no value; None if that is not told.
+        mean: of the numbers; None for names.
+        deviation: their standard deviation (the sum of squares divided by their number).
+        quartiles: the quartiles of the numbers; None if they are not told, since they are values of patients.
+        counts: rows by value, of names and of few different numbers.
+        other: whether there are further values, which are not told of.
+    """
+
+    name: Name
+    rows: Count
+    missing: Count | None
+    mean: float | None = None
+    deviation: Variance | None = None
+    quartiles: tuple[float, float, float] | None = None
+    counts: dict[Name, Count] | None = Field(None, max_length=MOST_LEVELS)
+    other: bool = False
+
+
+class SiloDescription(Section):
+    """Who is at one silo: made there, like its scores.
+
+    Attributes:
+        silo: its name.
+        unlabelled: rows without a label, which are left out; None if that is not told.
+        variables: the columns in use.
+    """
+
+    silo: Name
+    unlabelled: Count | None
+    variables: tuple[Variable, ...] = Field(default=(), max_length=MOST_COLUMNS)
+
+
 class SiteScores(Section):
     """One held-out site.
 
@@ -168,6 +208,8 @@ class SiteScores(Section):
         examples: rows.
         patients: patients, if some have several rows.
         classes: rows by class, if the label has classes; None for a class whose count is not told.
+        mean: of the label, if it is a quantity.
+        deviation: its standard deviation.
         reasons: by score, why no method has it here, if so.
         methods: by name.
         apart: by score, the variance over examples of the difference of two methods: a row per method in the
@@ -175,6 +217,7 @@ class SiteScores(Section):
         beside: by method and score, the same for its difference from another study of these examples.
         treat_all: of binary labels, the net benefit of treating everybody at each threshold of the plan.
         subgroups: scores of parts of the examples.
+        description: who is at the site, if that was asked.
     """
 
     format: Literal[1] = FORMAT
@@ -184,12 +227,15 @@ class SiteScores(Section):
     examples: Count
     patients: Count | None = None
     classes: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Count | None] | None = None
+    mean: float | None = None
+    deviation: Variance | None = None
     reasons: dict[Name, Sentence | None]
     methods: dict[Name, MethodScores]
     apart: dict[Name, tuple[tuple[Variance | None, ...], ...]]
     beside: dict[Name, dict[Name, Variance | None]] = Field(default_factory=dict)
     treat_all: tuple[Limits, ...] = ()
     subgroups: tuple[Subgroup, ...] = ()
+    description: SiloDescription | None = None
 
     @property
     def floors(self) -> Floors:
