@@ -19,6 +19,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_gallery.gen_gallery",
     "links",
     "mathml",
     "reference",
@@ -31,7 +32,8 @@ myst_update_mathjax = False
 
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_execution_timeout = 240
+nb_execution_in_temp = True
 nb_mime_priority_overrides = [("html", "text/plain", 25)]
 
 napoleon_custom_sections = [
@@ -57,7 +59,6 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "filename_pattern": r"/\w+\.py$",
     "ignore_pattern": r"__init__\.py",
-    "copyfile_regex": r".*\.md",
     "abort_on_example_error": True,
     "download_all_examples": False,
     "min_reported_time": 1000,

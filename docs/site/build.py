@@ -8,6 +8,7 @@ any web server can publish the folder, and a browser can open it from a disk.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -28,6 +29,7 @@ REDIRECT = """<!doctype html>
 def build(folder: Path) -> int:
     """Build this version into the folder, and return the exit code; any warning is an error."""
     doctrees = folder / ".doctrees"
+    shutil.rmtree(folder / __version__, ignore_errors=True)  # pages that are no longer there
     code = sphinx(["-W", "--keep-going", "-q", "-d", str(doctrees), str(DOCS), str(folder / __version__)])
     if code == 0:
         found = [file.parent.name for file in folder.glob("*/index.html")]
