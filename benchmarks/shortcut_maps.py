@@ -98,6 +98,10 @@ ZEROS = tuple(
     Method(f"geometric, layeradam, zeros {zeros}", "geometric", "layeradam", {"zeros": zeros})
     for zeros in ("strict", "authors")
 )
+AGREEMENTS = tuple(
+    Method(f"geometric, agreement {least:g}, layeradam", "geometric", "layeradam", {"agreement": least})
+    for least in (0.25, 0.75, 1.0)
+)
 OTHER_SERVERS = (
     Method("geometric, SGD with momentum 0.9", "geometric", "momentum"),
     Method("geometric with the norm of the mean, SGD", "geometric", "sgd", change="norm"),
@@ -121,7 +125,8 @@ class Cell:
         """Return what is trained in it."""
         penalised = PENALISED if self.family == "shared" or self == OWN else ()
         others = OTHER_SERVERS if replace(self, hidden=0) == OWN else ()
-        return (*BOTH, *others, *penalised, *(ZEROS if self.codes else ()))
+        agreements = AGREEMENTS if replace(self, hidden=0) in (OWN, SHARED) else ()
+        return (*BOTH, *agreements, *others, *penalised, *(ZEROS if self.codes else ()))
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ def family_of(
     return found
 
 
-def _linear(x: Floats) -> Floats:
+def linear(x: Floats) -> Floats:
     return x @ np.array([0.8, -0.6, 0.5, 0.3, 0.0, 0.0])
 
 
@@ -107,12 +107,12 @@ def _curved(x: Floats) -> Floats:
 
 Family = Callable[[np.random.Generator], dict[str, pl.DataFrame]]
 FAMILIES: Mapping[str, Family] = {
-    "linear": lambda random: family_of(random, 6, (120, 200), _linear),
-    "heavy tails": lambda random: family_of(random, 6, (120, 200), _linear, heavy=True),
-    "small sites, coded": lambda random: family_of(random, 16, (20, 150), _linear, heavy=True, coded=True),
+    "linear": lambda random: family_of(random, 6, (120, 200), linear),
+    "heavy tails": lambda random: family_of(random, 6, (120, 200), linear, heavy=True),
+    "small sites, coded": lambda random: family_of(random, 16, (20, 150), linear, heavy=True, coded=True),
     "interactions": lambda random: family_of(random, 6, (200, 300), _curved),
-    "few events": lambda random: family_of(random, 6, (150, 250), _linear, start=-2.8),
-    "unlike prevalence": lambda random: family_of(random, 6, (120, 200), _linear, unlike=1.2),
+    "few events": lambda random: family_of(random, 6, (150, 250), linear, start=-2.8),
+    "unlike prevalence": lambda random: family_of(random, 6, (120, 200), linear, unlike=1.2),
 }
 
 

@@ -32,7 +32,14 @@ from fedilc.data.tables.silo_tables import tables_of
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.seeds import numpy_generator
 from fedilc.studies.study.data import StudyTables
-from fedilc.studies.study.plan import ALGORITHMS, Choice, StudyPlan, StudySettings
+from fedilc.studies.study.plan import (
+    ALGORITHMS,
+    CLEARLY,
+    LEAST_GAIN,
+    Choice,
+    StudyPlan,
+    StudySettings,
+)
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.run import run_study
 
@@ -48,8 +55,11 @@ STUDY = StudySettings(
     local_learning_rates=(0.03, 0.1),
     penalty_weights=(1.0,),
     weight_decays=(0.001, 0.01, 0.1),
+    geometric_networks=(),
     references=False,
 )
+AGREED, LINEAR_TOO = "agreed-geometric", "agreed-geometric, a linear network too"
+LINEAR = replace(STUDY, algorithms=("fedsgd", AGREED, REGRESSION), geometric_networks=((),))
 PLAIN = replace(STUDY, algorithms=(REGRESSION,), scalings=("moments",))
 SHRUNK: Mapping[str, tuple[str, StudySettings]] = {
     WEIGHTED: (WEIGHTED, replace(STUDY, algorithms=(WEIGHTED, REGRESSION))),
@@ -138,6 +148,7 @@ def scored(family: str, table: int, folder: Path) -> Iterator[Row]:
 
     yield from rows(run_study(StudyPlan(data, PLAIN), folder), {REGRESSION: POOLED})
     yield from rows(run_study(StudyPlan(data, STUDY), folder), {name: name for name in STUDY.algorithms})
+    yield from rows(run_study(StudyPlan(data, LINEAR), folder), {AGREED: LINEAR_TOO})
     for name, (method, settings) in SHRUNK.items() if family == SMALL else ():
         yield from rows(run_study(StudyPlan(data, settings), folder), {method: name})
 
@@ -153,9 +164,9 @@ def by_site(rows: Sequence[Row]) -> Sites:
     return found
 
 
-def taken(methods: Mapping[str, Row], rule: Rule) -> str:
-    """Return the method that a rule takes for a held-out site."""
-    best = min(STUDY.algorithms, key=lambda name: float(methods[name]["loss"]))
+def taken(methods: Mapping[str, Row], rule: Rule, offered: Sequence[str] = STUDY.algorithms) -> str:
+    """Return the method that a rule takes for a held-out site, of those that are offered."""
+    best = min(offered, key=lambda name: float(methods[name]["loss"]))
     row = methods[best]
     beats = rule.takes(float(row["gain"]), float(row["error"]), int(row["scored"]))
     return best if best == REGRESSION or beats else REGRESSION
@@ -223,6 +234,26 @@ def page(rows: Sequence[Row]) -> str:
         both = [differences(sites, procedure, lambda _: POOLED, score) for score in SCORES]
         cells = ["; ".join(f"{fmean(found[family]):+.3f}" for found in both) for family in used]
         lines.append(f"| {label} | {' | '.join(cells)} |")
+    lines += ["", "## A linear network too for agreed-geometric, minus without it (AUROC; log loss)", ""]
+    lines += ["| family | the procedure | agreed-geometric itself | taken |", "|---|--:|--:|--:|"]
+    offered = [LINEAR_TOO if name == AGREED else name for name in STUDY.algorithms]
+    usual = Rule(CLEARLY, LEAST_GAIN)
+    for family in (*used, "all"):
+        mine = {key: methods for key, methods in sites.items() if family in (key[0], "all")}
+        pairs = [
+            (lambda methods: taken(methods, usual, offered), ruled(usual)),
+            (lambda _: LINEAR_TOO, lambda _: AGREED),
+        ]
+        cells = []
+        for ours, theirs in pairs:
+            both = [
+                [v for values in differences(mine, ours, theirs, score).values() for v in values]
+                for score in SCORES
+            ]
+            cells.append("; ".join(with_interval(values) for values in both))
+        count = sum(taken(methods, usual, offered) == LINEAR_TOO for methods in mine.values())
+        was = sum(taken(methods, usual) == AGREED for methods in mine.values())
+        lines.append(f"| {family} | {' | '.join(cells)} | {count} of {len(mine)} (without: {was}) |")
     small = {key: methods for key, methods in sites.items() if key[0] == SMALL}
     if small:
         lines += ["", f"## {SMALL.capitalize()}: minus fedsgd", "", "| change | AUROC | log loss |"]

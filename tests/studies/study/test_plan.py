@@ -8,11 +8,13 @@ import numpy as np
 import polars as pl
 import pytest
 from hospitals import ONE_CANDIDATE, hospitals, study_table
+from torch import nn
 
 from fedilc.errors import ConfigError, DataError
 from fedilc.studies.study import plan as plan_module
 from fedilc.studies.study import tasks
 from fedilc.studies.study.comparators import POOLED
+from fedilc.studies.study.fits import build_network
 from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings, choose, chosen_method
 
 RATES = {"learning_rates": (0.01, 0.1), "local_learning_rates": (0.1, 0.5)}
@@ -127,11 +129,32 @@ def test_what_methods_share_is_chosen_in_order_and_not_as_a_product(tmp_path: Pa
     assert not {"hidden", "scaling"} & set(task.options)
 
 
+def test_a_geometric_mean_also_chooses_whether_the_network_is_linear(tmp_path: Path) -> None:
+    plan = StudyPlan(study_table(tmp_path, hospitals(4)), StudySettings())
+    shared = {"hidden": (32,), "weight_decay": 0.01, "average": "none"}
+    chosen = {"fedsgd": Choice({"learning_rate": 0.03, **shared}, 3, 0.5, {})}
+    base = plan.base(chosen) | {"scaling": "robust"}
+    rates = len(plan.settings.learning_rates)
+    entries = plan.grid("agreed-geometric", base)
+    assert [entry["hidden"] for entry in entries] == [(32,)] * rates + [()] * rates
+    assert all(entry["weight_decay"] == 0.01 and entry["scaling"] == "robust" for entry in entries)
+    for name in ("fedavg", "fishr-inter-geo", "fishr-intra-geo"):
+        assert {entry["hidden"] for entry in plan.grid(name, base)} == {(32,)}
+    assert len(plan.grid("agreed-geometric", base | {"hidden": ()})) == rates
+
+
+def test_a_linear_network_of_a_study_begins_at_zero() -> None:
+    (layer,) = (one for one in build_network((), (5,), 1, 3).modules() if isinstance(one, nn.Linear))
+    assert not layer.weight.any()
+    assert not layer.bias.any()
+
+
 def test_a_network_that_is_given_has_no_others_to_choose_from() -> None:
     several = StudySettings(networks=((), (8,)))
     assert several.with_given({"seeds": 1}).networks == ((), (8,))
     assert several.with_given({"hidden": (16,)}).networks == ()
     assert several.with_given({"model": "linear"}).networks == ()
+    assert several.with_given({"model": "linear"}).geometric_networks == ()
     assert StudySettings().with_given({"hidden": (16,), "networks": ((8,),)}).networks == ((8,),)
 
 

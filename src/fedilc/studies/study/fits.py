@@ -211,8 +211,8 @@ def build_network(network: Network, inputs: Shape, outputs: int, seed: int) -> n
     """
     if isinstance(network, str) and ":" in network:
         return user_network(network, seed, inputs, outputs)
-    if isinstance(network, str):
-        return build_model(network, inputs, outputs, seed)
+    if isinstance(network, str) or network == ():
+        return build_model(network or "linear", inputs, outputs, seed)
     name, sizes = ("cnn", {}) if network is None else ("mlp", {"hidden": network})
     return build_model(name, inputs, outputs, seed, **sizes)
 

@@ -13,8 +13,9 @@ leave-one-silo-out; with more, groups keep the number of models that are trained
 What all methods share is chosen in order, so that the number of models is a sum and not a product: how
 numbers are scaled, with the regression; then the network, with fedsgd, the cheapest. Networks, weight decays
 and averages are a list of candidates that each differ from the first in one thing. Every method then chooses
-its own rates and penalties with these. For a large table, settings are chosen on a sample of each silo's
-rows; the final models are trained on all of them.
+its own rates and penalties with these; a geometric mean across silos, which fedsgd cannot speak for, also
+chooses whether the network is linear. For a large table, settings are chosen on a sample of each silo's rows;
+the final models are trained on all of them.
 
 The method is chosen like its settings: the federated method with the lowest such loss, or the regression if
 that loss is not clearly lower than the regression's (`chosen_method`). The scores at each held-out silo of
@@ -40,8 +41,9 @@ from pydantic import (
     ValidationError,
 )
 
-from fedilc.algorithms import find_algorithm
+from fedilc.algorithms import Algorithm, find_algorithm
 from fedilc.algorithms.loss_registry import has_classes, task_of
+from fedilc.algorithms.parts import AGGREGATORS
 from fedilc.data.inputs import example_shape
 from fedilc.data.silo import folds_of, label_per_patient
 from fedilc.data.tables.table_settings import Scaling
@@ -103,6 +105,8 @@ class StudySettings:
         scalings: how numbers of tables may be scaled: "moments" (mean and standard deviation) or "robust"
             (median and quartiles, tails clipped).
         networks: widths of hidden layers to choose from besides `hidden`; () among them is a linear network.
+        geometric_networks: the same in methods with a geometric mean across silos and no penalty, besides
+            the network that is chosen for all: they help most where a model is linear.
         network_decays: weight decays to choose from, in networks; the first is the usual one.
         averages: averages of the weights over rounds to choose from, in networks; the first is the usual one.
         environment_size: of algorithms that aggregate inside a silo.
@@ -130,6 +134,7 @@ class StudySettings:
     weight_decays: Rates = (0.0001, 0.001, 0.01, 0.1, 1.0)
     scalings: Annotated[tuple[Scaling, ...], Field(min_length=1)] = ("moments", "robust")
     networks: tuple[Widths, ...] = ()
+    geometric_networks: tuple[Widths, ...] = ((),)
     network_decays: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] = (0.0, 0.01)
     averages: Annotated[tuple[Average, ...], Field(min_length=1)] = ("none",)
     environment_size: PositiveInt = 32
@@ -156,7 +161,8 @@ class StudySettings:
         fedilc.errors.ConfigError: the key 'study.round' is unknown; did you mean 'rounds'?
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        fixed = {"networks": ()} if given.keys() & {"model", "hidden"} else {}
+        named = given.keys() & {"model", "hidden"}
+        fixed = dict.fromkeys(("networks", "geometric_networks"), ()) if named else {}
         try:
             return TypeAdapter(StudySettings).validate_python({**values, **fixed, **given})
         except ValidationError as error:
@@ -417,7 +423,7 @@ class StudyPlan:
 
         Args:
             method: by name.
-            base: what is chosen already (see `base`); None is nothing, which gives all that may occur.
+            base: what is chosen already (see `base`); None is nothing.
         """
         settings, known = self.settings, base or {}
         scalings = ({"scaling": known["scaling"]},) if "scaling" in known else self.scalings
@@ -445,10 +451,21 @@ class StudyPlan:
             # As many steps as there are in choosing, where an epoch is shorter than in the final training.
             fixed["local_steps"] = parts.local.count(self.choosing_rows)
         own = [fixed | dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-        networks = [{key: known[key] for key in self.networks[0]}] if "hidden" in known else self.networks
+        networks = self.networks
+        if "hidden" in known:
+            shared_by_all = {key: known[key] for key in self.networks[0]}
+            networks = (shared_by_all, *self._geometric_networks(parts, shared_by_all))
         shared = [scaling | networks[0] for scaling in scalings]
         shared += [scalings[0] | network for network in networks[1:]]
         return [one | entry for one in shared for entry in own]
+
+    def _geometric_networks(self, parts: Algorithm, shared: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the further networks of a method with a geometric mean across silos and no penalty."""
+        usual = shared["hidden"]
+        if AGGREGATORS.name_of(parts.inter) != "geometric" or parts.penalty or not isinstance(usual, tuple):
+            return []
+        others = self.settings.geometric_networks
+        return [{**shared, "hidden": widths} for widths in others if widths != usual]
 
     @property
     def score_every(self) -> int:
