@@ -284,7 +284,8 @@ class SecureRuntime(RestRuntime):
                     taken += self._take(silo, spooled.reply(), take)
                     continue
                 late = time.monotonic() >= deadline or self.queue.all_gone(waiting)
-                if self.queue.is_settled() or (late and taken >= needed):
+                revoked = not all(self._admits(name) for name in waiting)
+                if self.queue.is_settled() or revoked or (late and taken >= needed):
                     break
                 if late and on_time:
                     on_time = False
