@@ -1,7 +1,8 @@
-"""Bytes and seconds of a round with secure sums, beside one without, and how they grow with silos.
+"""Bytes and processor time of a round with secure sums, beside one without, and how they grow with silos.
 
 Five silos of random examples in the shape of Color-MNIST's (392 inputs, two layers of 390) are threads of
-this process, which join over loopback. The last rows are the sums alone: masks and shares of 50,000
+this process, which join over loopback, so that its processor time is that of silos and coordinator together.
+The last rows are the sums alone: masks and shares of 50,000
 values, without HTTP, in processor seconds per silo.
 """
 
@@ -50,7 +51,7 @@ def rows(quick: bool) -> list[Row]:
         for what, key, limit in (
             (f"bytes of a round, {algorithm}", "bytes", most),
             (f"bytes of replies, {algorithm}", "replies", most),
-            (f"seconds of a round, {algorithm}", "seconds", MOST_SECONDS),
+            (f"processor time of a round, {algorithm}", "seconds", MOST_SECONDS),
         ):
             unit, scale = ("s", 1.0) if key == "seconds" else ("MB", 1e-6)
             detail = f"{secure[key] * scale:.2f} and {plain[key] * scale:.2f} {unit}"
@@ -65,7 +66,7 @@ def rows(quick: bool) -> list[Row]:
 
 
 def _round(algorithm: str, examples: int, rounds: int, secure: bool) -> dict[str, float]:
-    """Return the bytes of a round of all silos, those of replies, and its seconds, but for the first."""
+    """Return the bytes of a round, those of its replies, and its processor seconds, after the first."""
     data = {"source": "remote", "silos": list(SILOS), "inputs": [392]}
     values = {"rounds": rounds, "learning_rate": 3e-4, "algorithm": algorithm, "evaluate_every": 1}
     model = {"name": "mlp", "hidden": [390, 390]}
@@ -83,7 +84,7 @@ def _round(algorithm: str, examples: int, rounds: int, secure: bool) -> dict[str
     def note(_record: Mapping[str, Any]) -> None:
         statuses = queue.silos.values()
         received = sum(status.bytes_received for status in statuses)
-        seen.append((time.perf_counter(), received + sum(s.bytes_sent for s in statuses), received))
+        seen.append((time.process_time(), received + sum(s.bytes_sent for s in statuses), received))
 
     with tempfile.TemporaryDirectory() as folder, listening(make_app(queue, None), address) as port:
         threads = []

@@ -138,14 +138,14 @@ def _attempt_digest(context: SumContext, offers: Mapping[str, Offer]) -> bytes:
 
 def _survivors_statement(
     context: SumContext,
-    offers: Mapping[str, Offer],
+    offers: bytes,
     members: Collection[str],
     survivors: Collection[str],
     seen: Mapping[str, str],
 ) -> dict[str, Any]:
     return context.statement(
         "survivors",
-        offers=_attempt_digest(context, offers).hex(),
+        offers=offers.hex(),
         members=sorted(members),
         survivors=sorted(survivors),
         seen=dict(seen),
@@ -177,6 +177,8 @@ class SiloSum:
         self._mask_key, self._share_key = new_key(), new_key()
         self._seed = secrets.token_bytes(SECRET_BYTES)
         self._offers: dict[str, Offer] = {}
+        self._digest = b""  # of all offers
+        self._sealing: dict[str, bytes] = {}
         self._sealed: dict[str, str] = {}
         self._received: dict[str, tuple[bytes, bytes]] = {}
         self._masked: Words | None = None
@@ -201,7 +203,12 @@ class SiloSum:
             check_offers(self.context, self.roster, offers)
             if offers.get(self.silo) != self.offer():
                 raise ProtocolError("the coordinator has replaced the keys that this silo offered")
-            self._offers = dict(offers)
+            self._offers, self._digest = dict(offers), _attempt_digest(self.context, offers)
+            self._sealing = {
+                other: agreed_key(self._share_key, bytes.fromhex(offer.share), self._digest, "share")
+                for other, offer in offers.items()
+                if other != self.silo
+            }
             count = len(self.roster.keys)
             keys = split_secret(self._mask_key.private_bytes_raw(), count, threshold(count))
             seeds = split_secret(self._seed, count, threshold(count))
@@ -211,7 +218,7 @@ class SiloSum:
                     self._received[other] = seeds[place], keys[place]
                 else:
                     about = self._about(self.silo, other)
-                    sealed = seal(self._sealing_key(other), seeds[place] + keys[place], about)
+                    sealed = seal(self._sealing[other], seeds[place] + keys[place], about)
                     self._sealed[other] = sealed.hex()
         return dict(self._sealed)
 
@@ -226,11 +233,11 @@ class SiloSum:
                 raise ProtocolError("the coordinator sends shares of a silo that offered no keys")
             for other, text in sealed.items():
                 about = self._about(other, self.silo)
-                content = unseal(self._sealing_key(other), bytes.fromhex(text), about, other)
+                content = unseal(self._sealing[other], bytes.fromhex(text), about, other)
                 if len(content) != 2 * SHARE_BYTES:
                     raise ProtocolError(f"the shares of silo {other!r} have another length")
                 self._received[other] = content[:SHARE_BYTES], content[SHARE_BYTES:]
-            masked, digest = words(), self._digest()
+            masked, digest = words(), self._digest
             pairwise = {
                 other: agreed_key(self._mask_key, bytes.fromhex(self._offers[other].mask), digest, "mask")
                 for other in sealed
@@ -249,7 +256,7 @@ class SiloSum:
             raise ProtocolError("the list of survivors does not fit what this silo has sent and received")
         require_enough(survivors, self.roster, self.context)
         statement = _survivors_statement(
-            self.context, self._offers, self._received.keys(), survivors, self._seen
+            self.context, self._digest, self._received.keys(), survivors, self._seen
         )
         if self._signed not in (None, statement):
             raise ProtocolError("the coordinator sends a second list of survivors for one attempt")
@@ -282,14 +289,8 @@ class SiloSum:
             },
         )
 
-    def _digest(self) -> bytes:
-        return _attempt_digest(self.context, self._offers)
-
-    def _sealing_key(self, other: str) -> bytes:
-        return agreed_key(self._share_key, bytes.fromhex(self._offers[other].share), self._digest(), "share")
-
     def _about(self, sender: str, receiver: str) -> bytes:
-        return self._digest() + f"{sender}\0{receiver}".encode()
+        return self._digest + f"{sender}\0{receiver}".encode()
 
 
 @dataclass
@@ -339,7 +340,8 @@ class SumCollector:
 
     def add_signature(self, silo: str, signature: str, seen: Mapping[str, str]) -> None:
         """Add a silo's signature of the list of survivors; `seen` is what every silo should have seen."""
-        statement = _survivors_statement(self.context, self.offers, self.sealed, self.survivors, seen)
+        digest = _attempt_digest(self.context, self.offers)
+        statement = _survivors_statement(self.context, digest, self.sealed, self.survivors, seen)
         self.roster.require_signed(silo, statement, signature)
         self.signatures[silo] = signature
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from functools import lru_cache
 
 PRIME = 2**521 - 1
 SECRET_BYTES = 32
@@ -38,17 +39,25 @@ def join_shares(shares: Mapping[int, bytes]) -> bytes:
     points = {x: int.from_bytes(share) for x, share in shares.items()}
     if any(not 0 < x < PRIME or y >= PRIME for x, y in points.items()):
         raise ValueError("a share is outside the field")
-    total = 0
-    for x, y in points.items():
-        above, below = 1, 1
-        for other in points.keys() - {x}:
-            above = above * other % PRIME
-            below = below * (other - x) % PRIME
-        total += y * above * pow(below, -1, PRIME)
-    total %= PRIME
+    factors = _factors(tuple(points))
+    total = sum(factor * y for factor, y in zip(factors, points.values(), strict=True)) % PRIME
     if total >= 1 << 8 * SECRET_BYTES:
         raise ValueError("the shares are not those of one secret")
     return total.to_bytes(SECRET_BYTES)
+
+
+@lru_cache(maxsize=8)
+def _factors(places: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the values at 0 of Lagrange's polynomials, which are the same for all secrets."""
+    found = []
+    for x in places:
+        above, below = 1, 1
+        for other in places:
+            if other != x:
+                above = above * other % PRIME
+                below = below * (other - x) % PRIME
+        found.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(found)
 
 
 def _value(coefficients: list[int], x: int) -> int:
