@@ -81,6 +81,7 @@ def test_the_network_may_be_linear_or_without_hidden_layers(folder: Path, sectio
             "sets seed, weight_decay, which a study does not take; leave out settings of a single run, and "
             "give a study's settings in the section [study]",
         ),
+        ("secure = true\n" + DATA, "leaves each site out in turn"),
         (DATA + '[model]\nname = "cnn"\n', "sets model, which a study does not take"),
         (DATA + "[study]\nround = 3\n", "the key 'study.round' is unknown; did you mean 'rounds'?"),
         (DATA + "[study]\nseeds = 0\n", "study.seeds=0 is not valid: input should be greater than 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -9,10 +10,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedilc.errors import ProtocolError
+from fedilc.privacy import secure_sums
 from fedilc.privacy.identities import Identity, Roster
 from fedilc.privacy.masks import Words
 from fedilc.privacy.secure_sums import Offer, OtherListError, SiloSum, SumCollector, SumContext, threshold
@@ -104,15 +107,33 @@ def test_a_silo_lost_at_any_step_is_left_out_or_still_counted(name: str, where: 
     assert np.array_equal(total, plain_sum(words, remain))
 
 
-def test_every_strict_subset_of_replies_is_noise() -> None:
-    """The bytes of each partial sum are uniform: chi-squared over 256 values, 255 degrees of freedom."""
-    zeros = {name: np.zeros(20_000, np.uint64) for name in NAMES}
-    masked = Attempt(zeros).offer().share().mask().masked
+@pytest.fixture
+def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and seeds of silos from a fixed seed, so that a statistical test has one outcome."""
+    draw = random.Random(20220901)
+    monkeypatch.setattr(
+        secure_sums, "new_key", lambda: X25519PrivateKey.from_private_bytes(draw.randbytes(32))
+    )
+    monkeypatch.setattr(secure_sums.secrets, "token_bytes", draw.randbytes)
+
+
+@pytest.mark.usefixtures("seeded")
+@pytest.mark.parametrize("kind", [np.uint32, np.uint64])
+def test_every_strict_subset_of_replies_is_noise(kind: type) -> None:
+    """Each byte of a word is uniform over the ring: chi-squared over 256 values, 255 degrees of freedom.
+
+    All replies together without self masks are the plain sum, which is as far from noise as can be.
+    """
+    zeros = {name: np.zeros(20_000, kind) for name in NAMES}
+    attempt = Attempt(zeros).offer().share().mask()
     for size in range(1, len(NAMES) + 1):
         for chosen in combinations(NAMES, size):
-            counts = np.bincount(plain_sum(masked, chosen).view(np.uint8), minlength=256)
-            expected = counts.sum() / 256
-            assert ((counts - expected) ** 2 / expected).sum() < 400  # p < 1e-8 per subset
+            by_place = plain_sum(attempt.masked, chosen).view(np.uint8).reshape(-1, np.dtype(kind).itemsize)
+            for place in by_place.T:
+                counts = np.bincount(place, minlength=256)
+                expected = counts.sum() / 256
+                assert 150 < ((counts - expected) ** 2 / expected).sum() < 400  # p < 1e-7 at each end
+    assert not attempt.sign().unmask().any()
 
 
 def test_the_transcripts_of_two_data_sets_cannot_be_told_apart() -> None:
@@ -233,6 +254,28 @@ def test_another_roster_makes_every_offer_invalid() -> None:
     silo = SiloSum(IDENTITIES["a"], wrong, "a", replace(attempt.context, roster=wrong.digest))
     offers = {**attempt.collector.offers, "a": silo.offer()}
     refused("does not fit", lambda: silo.share(offers))
+
+
+def test_a_wrong_share_is_left_out_and_its_silo_named_or_ends_the_attempt() -> None:
+    words = words_of(NAMES)
+    attempt = Attempt(words).offer().share().mask().sign()
+    shares = {name: attempt.silos[name].unmask(attempt.collector.signatures) for name in NAMES}
+    shares["b"] = shares["b"].model_copy(update={"seeds": shares["c"].seeds})
+    for name in NAMES:
+        attempt.collector.add_shares(name, shares[name])
+    assert np.array_equal(attempt.collector.total(), plain_sum(words, NAMES))
+    assert attempt.collector.liars == {"b"}
+    del attempt.collector.shares["a"]  # four remain, as few as are needed: nobody can tell which one is wrong
+    refused("at least one of them sent a wrong one", attempt.collector.total)
+
+
+def test_a_sum_needs_as_many_silos_as_the_run_says() -> None:
+    attempt = Attempt(words_of(NAMES))
+    for silo in attempt.silos.values():
+        silo.context = replace(attempt.context, least=5)
+    offers = {name: silo.offer() for name, silo in attempt.silos.items()}
+    refused("it needs 5 of", lambda: attempt.silos["a"].share({name: offers[name] for name in "abcd"}))
+    assert attempt.silos["a"].share(offers).keys() == {"b", "c", "d", "e"}
 
 
 def test_the_coordinator_refuses_what_no_honest_silo_sends() -> None:

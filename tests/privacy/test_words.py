@@ -12,6 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedilc import algorithms
+from fedilc.config.experiment import Network
 from fedilc.errors import ConfigError, ProtocolError
 from fedilc.federation import Reply
 from fedilc.federation.program import EVALUATE, MATCHED, STATISTICS, UPDATE, Program
@@ -189,3 +191,18 @@ def test_a_run_with_secure_sums_drops_small_sides_unless_told_otherwise() -> Non
     assert program_of().inter.min_side == 3
     assert program_of(min_side=4).inter.min_side == 4
     require_summable(program_of(), 5)
+
+
+def test_every_algorithm_of_the_catalogue_is_summed_or_refused_with_another_way() -> None:
+    refused = {}
+    for name in algorithms.names():
+        try:
+            data = {"loss": "regression"} if name == "ridge" else {}
+            settings = remote(SILOS, secure=True, algorithm=name, data=data)
+            if name in ("logistic", "ridge"):
+                settings = settings.model_copy(update={"model": Network(name="linear")})
+            RemoteRun.of(settings, Path())
+        except ConfigError as error:
+            refused[name] = str(error)
+    assert refused.keys() == {"group-dro", "afl", "q-ffl", "trimmed-mean", "median"}
+    assert all("; use " in sentence for sentence in refused.values())

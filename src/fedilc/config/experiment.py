@@ -172,6 +172,16 @@ def _read(name: str) -> tuple[dict[str, Any], Path]:
     return values, path
 
 
+def refuse_secure_study(secure: object) -> None:
+    """Raise if a study, which leaves sites out in turn, shall have secure sums."""
+    if secure:
+        raise ConfigError(
+            "a study leaves each site out in turn, and totals over all sites and over all but one, at the "
+            "same weights, subtract to the answer of the one, so that secure sums would hide nothing; train "
+            "one model with `fedilc serve` and one fixed held-out site in data.test, or leave out secure"
+        )
+
+
 def read_study_file(name: str) -> tuple[str, Source, Path, dict[str, Any]]:
     """Return the name, data, folder and settings of a study from an experiment, by shipped name or by file.
 
@@ -180,6 +190,7 @@ def read_study_file(name: str) -> tuple[str, Source, Path, dict[str, Any]]:
     that sets anything else is refused; from shipped experiments, a study takes only the data.
     """
     values, path = _read(name)
+    refuse_secure_study(values.pop("secure", None))
     own, data, study = values.pop("name"), _source(values.pop("data", None)), values.pop("study", {})
     values.pop("summary", None)
     if name in shipped_experiments():
