@@ -221,6 +221,18 @@ def study(
             help="Study once more without indicators of missing values; this takes about twice the time.",
         ),
     ] = False,
+    min_events: Annotated[
+        int,
+        typer.Option(min=1, help="How many examples of the rarest class a score at a held-out site needs."),
+    ] = 10,
+    min_cell: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="How many examples of each class every count in the results needs: of a class, a subgroup, "
+            "a range of risks; 1 tells all. Over silos, each silo's owner sets both (fedilc join).",
+        ),
+    ] = 1,
     jobs: Annotated[
         int | None,
         typer.Option(min=1, help="Worker processes. (default: as many as cores, or as fit into memory)"),
@@ -244,6 +256,7 @@ def study(
     Runs that are done are kept: interrupt the command and call it again to continue.
     """
     require_report("fedilc study")
+    from fedilc.evaluation.estimates import Floors
     from fedilc.report.progress import work_bars
     from fedilc.report.study_files import write_study
     from fedilc.studies.inspection import inspect_tables, write_inspection
@@ -317,7 +330,7 @@ def study(
     say_notes(console, folder, plan.notes(), [*read.details, *plan.own_notes()], read.proposals)
     at_a_time = jobs or workers_that_fit(read.nbytes)
     with work_bars(console) as show:
-        result = run_study(plan, folder, at_a_time, show)
+        result = run_study(plan, folder, at_a_time, show, Floors(min_events, min_cell))
     without = None
     if settings.sensitivity:
         say(console, "once more without indicators of missing values")

@@ -49,15 +49,14 @@ class Floors:
     def allow(self, events: float, others: float) -> bool:
         """Return whether these two counts may be told together.
 
-        With a floor, a count of 0 beside another one is too small too: it says of everybody counted by the
-        other one to which class they belong. Two counts of 0 speak of nobody.
+        With a floor, a count of 0 is too small too: it says of everybody whom the other one counts to which
+        class they belong, and two of them where the predictions of single patients begin and end.
 
         >>> floors = Floors(min_cell=10)
         >>> floors.allow(10, 12), floors.allow(0, 12), floors.allow(0, 0), Floors().allow(0, 1)
-        (True, False, True, True)
+        (True, False, False, True)
         """
-        enough = min(events, others) > self.min_cell - _ROUNDING
-        return self.min_cell == 1 or max(events, others) < _ROUNDING or enough
+        return self.min_cell == 1 or min(events, others) > self.min_cell - _ROUNDING
 
 
 NO_FLOORS = Floors()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from fedilc.algorithms.loss_registry import LossName, Task, has_classes, task_of
+from fedilc.errors import DataError
 from fedilc.evaluation.calibration import sigmoid
 from fedilc.evaluation.calibration_curve import calibration_curve
 from fedilc.evaluation.decision_curve import net_benefit, treat_all
@@ -33,12 +34,13 @@ from fedilc.studies.study.site_scores import (
     Subgroup,
     variances_apart,
 )
-from fedilc.studies.study.subgroups import subgroup_levels
+from fedilc.studies.study.subgroups import subgroup_levels, told_levels
 
 OE_RATIO = "oe_ratio"
 SAME = "no finite fit: predictions are all equal, or part events from non-events"
 _ADDED = ("log_loss", "brier", "accuracy", "calibration_intercept", "rmse", "mae")
-_AT_ONCE = 8
+_UNIT = ("auroc", "auprc", "accuracy", "brier")
+_AT_ONCE, _MOST_LEVELS = 8, 25
 _MOST_GROUPS, _LEAST_PER_GROUP = 8, 15
 Outputs = Mapping[str, Sequence[NDArray[Any]]]  # by method, one array of outputs per seed
 
@@ -170,10 +172,78 @@ def score_site(rows: SiteRows, asked: Asked, floors: Floors = NO_FLOORS) -> Site
         treat_all=_treat_all(rows, asked, floors, few) if binary else (),
         subgroups=tuple(
             one
-            for text, levels in told_levels(rows, asked, floors, few).items()
+            for text, levels in _told_levels(rows, asked, floors, few).items()
             for one in _subgroups(rows, asked, floors, text, levels)
         ),
     )
+
+
+def check_document(document: SiteScores, site: str, asked: Asked, methods: Container[str]) -> None:
+    """Raise one sentence if a document that came from elsewhere cannot be the answer to what was asked.
+
+    `methods` are those that may have a model at the site.
+    """
+    wrong = next(_contradictions(document, site, asked, methods), None)
+    if wrong is not None:
+        raise DataError(f"the scores of silo {site!r} are refused: {wrong}")
+
+
+def _contradictions(document: SiteScores, site: str, asked: Asked, methods: Container[str]) -> Iterator[str]:
+    if document.site != site:
+        yield f"they are those of {document.site!r}"
+    names, unit = list(document.methods), {name for name in asked.scores if name in _UNIT}
+    unknown = [name for name in names if name not in methods]
+    if unknown:
+        yield f"they name the method {unknown[0]!r}, which was not asked for"
+    if set(document.apart) != set(asked.scores) or set(document.reasons) != set(asked.scores):
+        yield "they have other scores than those asked for"
+    if any([len(row) for row in rows] != list(range(len(names))) for rows in document.apart.values()):
+        yield "the differences are not those of its methods"
+    known = [count for count in (document.classes or {}).values() if count is not None]
+    if sum(known) > document.examples or (document.patients or 0) > document.examples:
+        yield f"they count more than their {document.examples} examples"
+    binary = len(asked.thresholds) if task_of(asked.loss) == "binary" else 0
+    if len(document.treat_all) != binary:
+        yield "the net benefit is not at the thresholds of the plan"
+    allowed = {*GRID, *asked.thresholds}
+    for name, method in document.methods.items():
+        if set(method.scores) != set(asked.scores):
+            yield f"{name} has other scores than those asked for"
+        for metric, score in method.scores.items():
+            limits = [
+                end for end in (score.found.value, score.found.low, score.found.high) if end is not None
+            ]
+            if len(score.seeds) != asked.seeds:
+                yield f"{name} has {len(score.seeds)} seeds, and {asked.seeds} were asked for"
+            if metric in unit and not all(0 <= end <= 1 for end in limits):
+                yield f"the {metric} of {name} is not between 0 and 1"
+            if score.found.value is None and (score.analysis is not None or score.comparable):
+                yield f"the {metric} of {name} is not estimable, and has an estimate"
+        if len(method.net_benefit) != binary:
+            yield f"the net benefit of {name} is not at the thresholds of the plan"
+        risks = method.risks
+        if risks is not None:
+            sizes = {len(risks.events), len(risks.others), len(risks.predicted)}
+            edges = list(risks.edges)
+            if sizes != {len(edges) + 1} or edges != sorted(set(edges)) or not allowed.issuperset(edges):
+                yield f"the counts of {name} are not between risks of the plan"
+            elif sum(risks.events) + sum(risks.others) != asked.seeds * document.examples:
+                yield f"the counts of {name} are not those of all examples"
+            elif risks.reach is not None and len(risks.reach) != len(edges):
+                yield f"the counts of {name} are not between risks of the plan"
+        curve = method.curve
+        if curve is not None and (
+            len({len(curve.predicted), len(curve.observed), len(curve.low), len(curve.high)}) > 1
+            or not allowed.issuperset(curve.predicted)
+        ):
+            yield f"the curve of {name} is not at the risks of the plan"
+        if len(method.groups) > _MOST_GROUPS:
+            yield f"{name} has too many groups of examples"
+    for one in document.subgroups:
+        if one.subgroup not in asked.subgroups or not set(one.methods) <= set(names):
+            yield f"they have the subgroup {one.subgroup!r}, which was not asked for"
+    if len(document.subgroups) > _MOST_LEVELS * len(asked.subgroups):
+        yield "they have too many subgroups"
 
 
 def too_few(floors: Floors) -> str:
@@ -309,53 +379,13 @@ def groups(y: NDArray[Any], outputs: Sequence[NDArray[Any]], floors: Floors = NO
     return tuple(found)
 
 
-def told_levels(
+def _told_levels(
     rows: SiteRows, asked: Asked, floors: Floors, few: str | None
 ) -> dict[str, dict[str, NDArray[np.bool_]]]:
-    """Return by subgroup and level the rows that are told of; what is left of a subgroup has the level "".
-
-    A level is not told of if it, or a difference between it and a level of another subgroup that holds it or
-    is held by it, has too few examples of a class, and neither is the next smallest until those that are left
-    are enough together: the numbers of all examples are known.
-    """
-    classes = np.unique(rows.y) if has_classes(asked.loss) else None
-    weights = share_of_patient(np.zeros(len(rows.y)) if classes is None else rows.y, rows.patients)
-
-    def enough(of: NDArray[np.bool_]) -> bool:
-        """Return whether these rows have enough examples of each class."""
-        if classes is None:
-            return floors.allow(float(weights[of].sum()), floors.min_cell)
-        sums = [float(weights[of & (rows.y == one)].sum()) for one in classes]
-        return not of.any() or floors.allow(min(sums), max(sums))
-
-    found: dict[str, dict[str, NDArray[np.bool_]]] = {}
-    for text, levels in rows.subgroups.items():
-        every = {level: levels == level for level in sorted(set(levels.tolist()))}
-        others = [mask for of in found.values() for mask in of.values()]
-        told = (
-            {}
-            if few
-            else {
-                level: mask
-                for level, mask in every.items()
-                if enough(mask)
-                and all(enough(part) for other in others for part in _differences(mask, other))
-            }
-        )
-        rest = ~np.any([*told.values(), np.zeros(len(rows.y), bool)], axis=0)
-        while told and rest.any() and not enough(rest):
-            smallest = min(told, key=lambda level: int(told[level].sum()))
-            rest |= told.pop(smallest)
-        found[text] = told | ({"": rest} if rest.any() else {})
-    return found
-
-
-def _differences(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-    """Return the rows by which one of two sets exceeds the other, which it holds; none if neither does."""
-    both = one & other
-    if (both == one).all() or (both == other).all():
-        return [one ^ other]
-    return []
+    if few is not None:
+        return {text: {"": np.ones(len(rows.y), bool)} for text in rows.subgroups}
+    classes = rows.y if has_classes(asked.loss) else np.zeros(len(rows.y))
+    return told_levels(rows.subgroups, classes, share_of_patient(classes, rows.patients), floors)
 
 
 def _subgroups(

@@ -31,7 +31,8 @@ def run_without_indicators(
     if not isinstance(data, StudyTables) or not data.has_indicators:
         return None
     settings = replace(plan.settings, sensitivity=False, subgroups=())
-    return run_study(StudyPlan(data.without_indicators(), settings), folder, jobs, show, beside=result)
+    floors = next(iter(result.sites.values())).floors
+    return run_study(StudyPlan(data.without_indicators(), settings), folder, jobs, show, floors, result)
 
 
 def sensitivity_facts(result: StudyResult, without: StudyResult | None) -> dict[str, Any]:

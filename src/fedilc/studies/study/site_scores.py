@@ -252,7 +252,7 @@ class SiteScores(Section):
         of_examples = 0.0 if low == high else self.apart[metric][high][low]
         if of_examples is None:
             return None
-        variance = of_examples + one.between_seeds + other.between_seeds
+        variance = of_examples + (one.between_seeds + other.between_seeds)
         return Estimate.of(one.found.value - other.found.value, variance)
 
     def to_bytes(self) -> bytes:

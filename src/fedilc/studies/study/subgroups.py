@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,6 +14,7 @@ from fedilc.data.tables.column_values import column_values, names_of, numbers_of
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.silo_tables import SiloTable
 from fedilc.errors import ConfigError, nearest
+from fedilc.evaluation.estimates import Floors
 from fedilc.studies.study.data import StudyData, StudyTables
 
 _FEW_NUMBERS, _MOST_LEVELS = 5, 20
@@ -81,3 +83,50 @@ def _named(names: pl.Series, column: str) -> NDArray[np.str_]:
 
 def _missing(column: str) -> str:
     return f"{column} missing"
+
+
+def told_levels(
+    subgroups: Mapping[str, NDArray[np.str_]], classes: NDArray[Any], weights: NDArray[Any], floors: Floors
+) -> dict[str, dict[str, NDArray[np.bool_]]]:
+    """Return by subgroup and level the rows that are told of; what is left of a subgroup has the level "".
+
+    A level is not told of if it, or a difference between it and a level of another subgroup that holds it or
+    is held by it, has too few examples of a class, and neither is the next smallest until those that are left
+    are enough together: the numbers of all examples are known.
+
+    Args:
+        subgroups: by subgroup, the level of each example.
+        classes: the class of each example; one number for quantities.
+        weights: what each example counts, less than one if its patient has others.
+        floors: how many examples of each class a level needs.
+    """
+    every = np.unique(classes)
+
+    def enough(of: NDArray[np.bool_]) -> bool:
+        """Return whether these rows have enough examples of each class."""
+        sums = [float(weights[of & (classes == one)].sum()) for one in every]
+        return not of.any() or floors.allow(min(sums), max(sums))
+
+    found: dict[str, dict[str, NDArray[np.bool_]]] = {}
+    for text, levels in subgroups.items():
+        masks = {level: levels == level for level in sorted(set(levels.tolist()))}
+        others = [mask for of in found.values() for mask in of.values()]
+        told = {
+            level: mask
+            for level, mask in masks.items()
+            if enough(mask) and all(enough(part) for other in others for part in _differences(mask, other))
+        }
+        rest = ~np.any([*told.values(), np.zeros(len(levels), bool)], axis=0)
+        while told and rest.any() and not enough(rest):
+            smallest = min(told, key=lambda level: int(told[level].sum()))
+            rest |= told.pop(smallest)
+        found[text] = told | ({"": rest} if rest.any() else {})
+    return found
+
+
+def _differences(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+    """Return the rows by which one of two sets exceeds the other, which it holds; none if neither does."""
+    both = one & other
+    if (both == one).all() or (both == other).all():
+        return [one ^ other]
+    return []
