@@ -62,6 +62,7 @@ def calibration_intercept(y: Floats, logits: Floats, counts: Floats | None = Non
     odds[one_class] = 0.0
     low, high = odds - logits.max(-1), odds - logits.min(-1)
     at = np.clip(start, low, high)
+    settled = np.zeros(len(at), bool)
     for _ in range(_STEPS):
         p = sigmoid(at[:, None] + logits)
         slope = positive - (counts * p).sum(1)
@@ -69,8 +70,9 @@ def calibration_intercept(y: Floats, logits: Floats, counts: Floats | None = Non
         curvature = (counts * p * (1 - p)).sum(1)
         newton = at + np.divide(slope, curvature, out=np.full_like(at, np.inf), where=curvature > 0)
         following = np.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
-        moved, at = np.abs(following - at).max(), following
-        if moved < _TOLERANCE:
+        moved, at = np.abs(following - at), np.where(settled, at, following)
+        settled |= moved < _TOLERANCE  # by itself: how many steps a row takes depends on no other row
+        if settled.all():
             break
     found: Floats = np.where(one_class, np.nan, at)
     return found
