@@ -99,8 +99,14 @@ class StudyData(ABC):
         """Return, by silo, a digest of its features and of how they are read, without its labels."""
 
     @abstractmethod
-    def inputs(self, training: Sequence[str], silo: str, scaling: Scaling = "moments") -> Tensor:
-        """Return a silo's inputs, preprocessed by what the training silos hold."""
+    def inputs(
+        self,
+        training: Sequence[str],
+        silo: str,
+        scaling: Scaling = "moments",
+        rows: NDArray[np.bool_] | None = None,
+    ) -> Tensor:
+        """Return the inputs of a silo, or of some of its rows, preprocessed by what training silos hold."""
 
     @abstractmethod
     def inputs_by_rows(self, silo: str, rows: NDArray[np.intp]) -> Tensor:
@@ -159,14 +165,23 @@ class StudyTables(StudyData):
             wholes[silo] += f"\n{digest(torch.from_numpy(numbers))}"
         return {silo: hashlib.sha256(whole.encode()).hexdigest()[:16] for silo, whole in wholes.items()}
 
-    def inputs(self, training: Sequence[str], silo: str, scaling: Scaling = "moments") -> Tensor:
-        """Return a silo's inputs, preprocessed by what the training silos hold."""
+    def inputs(
+        self,
+        training: Sequence[str],
+        silo: str,
+        scaling: Scaling = "moments",
+        rows: NDArray[np.bool_] | None = None,
+    ) -> Tensor:
+        """Return the inputs of a silo, or of some of its rows, preprocessed by what training silos hold."""
+        if rows is not None:  # few: all rows would take several times as much memory
+            fitted = self._prepared(self.tables.fit(training, scaling))
+            return fitted.transform(self.tables.silos[silo].frame.filter(rows))
         key = (scaling, *training)
         if key not in self._kept:
-            if sum(len(x) for kept in self._kept.values() for x in kept.values()) > _KEPT_ROWS:
+            frames = {name: table.frame for name, table in self.tables.silos.items()}
+            if (1 + len(self._kept)) * sum(map(len, frames.values())) > _KEPT_ROWS:
                 self._kept.clear()
             fitted = self._prepared(self.tables.fit(training, scaling))
-            frames = {name: table.frame for name, table in self.tables.silos.items()}
             self._kept[key] = {name: fitted.transform(frame) for name, frame in frames.items()}
         return self._kept[key][silo]
 
@@ -240,9 +255,15 @@ class StudyArrays(StudyData):
         """Return, by silo, a digest of its inputs."""
         return {silo: digest(x) for silo, x in self.x.items()}
 
-    def inputs(self, _training: Sequence[str], silo: str, _scaling: Scaling = "moments") -> Tensor:
-        """Return a silo's inputs as they are."""
-        return self.x[silo]
+    def inputs(
+        self,
+        _training: Sequence[str],
+        silo: str,
+        _scaling: Scaling = "moments",
+        rows: NDArray[np.bool_] | None = None,
+    ) -> Tensor:
+        """Return the inputs of a silo, or of some of its rows, as they are."""
+        return self.x[silo] if rows is None else self.x[silo][torch.from_numpy(rows)]
 
     def inputs_by_rows(self, silo: str, _rows: NDArray[np.intp]) -> Tensor:
         """Return a silo's inputs as they are."""

@@ -216,12 +216,12 @@ class RunTask:
         self, data: StudyData, units: Units, name: str
     ) -> tuple[Tensor, Tensor, NDArray[np.intp] | None]:
         """Return a silo's examples, and whose each is; as many as are trained on or scored."""
-        x, y = data.inputs(self.training, name, self.scaling), units.labels(data, name)
-        patients = data.patients.get(name)
+        y, patients = units.labels(data, name), data.patients.get(name)
         if self.rows is None or len(y) <= self.rows:
-            return x, y, patients
+            return data.inputs(self.training, name, self.scaling), y, patients
         drawn = choosing_rows(data.labels[name], self.rows, data.loss, patients)
-        return x[drawn], y[drawn], None if patients is None else patients[drawn]
+        x = data.inputs(self.training, name, self.scaling, drawn)
+        return x, y[drawn], None if patients is None else patients[drawn]
 
 
 @dataclass(frozen=True)
