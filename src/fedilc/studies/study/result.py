@@ -24,7 +24,7 @@ from fedilc.studies.study.comparators import CHOSEN, NULL, kind_of
 from fedilc.studies.study.description import descriptions
 from fedilc.studies.study.plan import Choice, StudyPlan, chosen_method
 from fedilc.studies.study.scoring import asked_by, rows_of, score_site
-from fedilc.studies.study.site_scores import Score, SiloDescription, SiteScores
+from fedilc.studies.study.site_scores import Score, SiloDescription, SiteScores, Told
 
 Outputs = dict[str, dict[str, list[NDArray[Any]]]]  # by site and method, one array of outputs per seed
 ALL_SITES = "all held-out sites"
@@ -244,6 +244,30 @@ class StudyResult:
             and (one := self.difference(site, *names, metric)) is not None
         ]
         return next_site(apart, None, len(self.plan.data.silos) - 1)
+
+    def told_to(self, site: str, metric: str) -> Told:
+        """Return what a held-out site is told of the others; `metric` is the score that decides."""
+        plan = self.plan
+        values = {
+            method: [self.estimate(other, method, metric) for other in self.sites if other != site]
+            for method in self.scores[site]
+        }
+        return Told(
+            name=plan.data.name,
+            loss=plan.data.loss,
+            metric=metric,
+            metrics=plan.metrics,
+            chosen=self.chosen.get(site),
+            reference=plan.reference,
+            seeds=plan.settings.seeds,
+            thresholds=plan.settings.thresholds,
+            subgroups=plan.settings.subgroups,
+            others={
+                self.named(site, method): tuple(sorted(one.value for one in found if one is not None))
+                for method, found in values.items()
+                if method != CHOSEN
+            },
+        )
 
     def best(self, metric: str) -> str:
         """Return the algorithm with the best mean over sites; the reference if several are equal."""

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from fedilc.algorithms.loss_registry import LossName
 from fedilc.data.tables.silo_summary import MOST_COLUMNS
 from fedilc.data.tables.table_settings import MOST_ROWS
 from fedilc.errors import DataError
@@ -268,6 +269,34 @@ class SiteScores(Section):
             raise DataError(
                 f"these are no scores of a site: {first_mistake(error, cls.model_fields)}"
             ) from error
+
+
+class Told(Section):
+    """What a study tells a held-out site of the others: their scores without names, and what was chosen.
+
+    Attributes:
+        name: of the study.
+        loss: of its labels.
+        metric: the score that decides.
+        metrics: the names of all scores.
+        chosen: the method that was chosen for the site without it; None if nothing was chosen.
+        reference: the method that others are compared with.
+        seeds: how many.
+        thresholds: risks at which the net benefit is given.
+        subgroups: as the plan has them.
+        others: by method, the deciding score at the other held-out sites, in ascending order.
+    """
+
+    name: Name
+    loss: LossName
+    metric: Name
+    metrics: tuple[Name, ...]
+    chosen: Name | None
+    reference: Name
+    seeds: int = Field(ge=1)
+    thresholds: tuple[Share, ...]
+    subgroups: tuple[Name, ...] = ()
+    others: dict[Name, tuple[float, ...]]
 
 
 def variances_apart(influences: Any) -> tuple[tuple[float | None, ...], ...]:
