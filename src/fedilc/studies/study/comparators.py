@@ -1,7 +1,8 @@
 """What readers compare federated methods with: a constant prediction, regressions and boosted trees.
 
-Regressions and trees are those of scikit-learn, trained on examples that lie in one place: those of all
-training silos together ("pooled"), or a site's own ("alone").
+Regressions and trees are trained on examples that lie in one place: those of all training silos together
+("pooled"), or a site's own ("alone"). Trees are those of scikit-learn, and so are regressions of several
+classes or many columns; all others are fitted by Newton's method (`regressions.py`).
 """
 
 from __future__ import annotations
@@ -73,6 +74,33 @@ def null_outputs(loss: LossName, outputs: int, labels: Sequence[NDArray[Any]], r
     counts = np.bincount(y.astype(int), minlength=2 if binary else outputs)
     logs = np.log(np.maximum(counts, 0.5))
     return np.tile(logs[1:] - logs[0] if binary else logs - np.log(len(y)), (rows, 1))
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A logistic or ridge regression with one output, which is a logit or a value."""
+
+    weights: Array  # the intercept, then the coefficients
+
+    @staticmethod
+    def takes(method: str, loss: LossName, x: Array, y: Array) -> bool:
+        """Return whether a comparator is such a regression; the others are those of scikit-learn."""
+        several = has_classes(loss) and (task_of(loss) != "binary" or len(np.unique(y)) < 2)
+        return method != POOLED_TREES and not several and x.shape[1] <= _NEWTON_COLUMNS
+
+    @property
+    def coefficients(self) -> dict[str, Array]:
+        """Return coefficients (1, columns) and intercept."""
+        return {"coefficients": self.weights[None, 1:], "intercept": self.weights[:1]}
+
+    def outputs(self, x: Array) -> Array:
+        """Return one row per example."""
+        found: Array = (x @ self.weights[1:] + self.weights[0])[:, None]
+        return found
+
+    def staged(self, x: Array) -> Iterator[tuple[int, Array]]:
+        """Yield 1 and the outputs, as `Estimator` does."""
+        yield 1, self.outputs(x)
 
 
 @dataclass(frozen=True)

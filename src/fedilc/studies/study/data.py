@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -93,6 +93,11 @@ class StudyData(ABC):
     def is_table(self) -> bool:
         """Return whether an input is a row of numbers, and no image."""
 
+    @cached_property
+    def label_digests(self) -> Mapping[str, str]:
+        """Return, by silo, a digest of its labels."""
+        return {silo: digest(torch.as_tensor(y)) for silo, y in self.labels.items()}
+
     @property
     @abstractmethod
     def fingerprints(self) -> Mapping[str, str]:
@@ -124,7 +129,7 @@ class StudyTables(StudyData):
 
     tables: SiloTables
     indicators: bool = True
-    _kept: dict[tuple[str, ...], dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+    _kept: dict[Hashable, dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     is_table = True
 
@@ -179,18 +184,26 @@ class StudyTables(StudyData):
         key = (scaling, *training)
         if key not in self._kept:
             frames = {name: table.frame for name, table in self.tables.silos.items()}
-            if (1 + len(self._kept)) * sum(map(len, frames.values())) > _KEPT_ROWS:
-                self._kept.clear()
+            self._make_room(sum(map(len, frames.values())))
             fitted = self._prepared(self.tables.fit(training, scaling))
             self._kept[key] = {name: fitted.transform(frame) for name, frame in frames.items()}
         return self._kept[key][silo]
 
     def inputs_by_rows(self, silo: str, rows: NDArray[np.intp]) -> Tensor:
         """Return a silo's inputs, preprocessed by what these rows of its own hold."""
-        table = self.tables.silos[silo]
-        part = replace(table, frame=table.frame[rows], y=table.y[rows], labels=table.labels[rows])
-        fitted = replace(self.tables, silos={silo: part}).fit([silo])
-        return self._prepared(fitted).transform(table.frame)
+        key = (silo, rows.tobytes())
+        if key not in self._kept:
+            table = self.tables.silos[silo]
+            self._make_room(len(table.frame))
+            part = replace(table, frame=table.frame[rows], y=table.y[rows], labels=table.labels[rows])
+            fitted = replace(self.tables, silos={silo: part}).fit([silo])
+            self._kept[key] = {silo: self._prepared(fitted).transform(table.frame)}
+        return self._kept[key][silo]
+
+    def _make_room(self, rows: int) -> None:
+        """Drop the inputs that are kept if those of further rows would be too many."""
+        if rows + sum(len(x) for kept in self._kept.values() for x in kept.values()) > _KEPT_ROWS:
+            self._kept.clear()
 
     def scalings(self, offered: Sequence[Scaling]) -> tuple[Scaling, ...]:
         """Return which scalings may be chosen: those offered, or the one that the tables' settings name.

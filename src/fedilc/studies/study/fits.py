@@ -23,8 +23,9 @@ from fedilc.evaluation.calibration import calibration_intercept
 from fedilc.gradients import Loss
 from fedilc.models import build_model
 from fedilc.models.user_models import user_network
-from fedilc.studies.study.comparators import Estimator
+from fedilc.studies.study.comparators import Estimator, Regression
 from fedilc.studies.study.data import StudyData
+from fedilc.studies.study.regressions import fit_regressions
 from fedilc.training.stack import Moment, StackedRun
 
 _ROWS = 2048  # examples predicted at a time
@@ -179,24 +180,67 @@ def choosing_losses(loss: Loss, outputs: Tensor, labels: Sequence[Tensor]) -> ND
     return losses
 
 
-def fit_estimator(
+def fit_estimators(
     data: StudyData,
-    silo: Silo,
+    silos: Sequence[Silo],
     method: str,
-    options: Mapping[str, Any],
-    scored: Mapping[str, Examples] | None = None,
-) -> Fitted:
-    """Train a comparator of scikit-learn on one silo's examples, with the losses of the scored sets."""
-    loss = Loss(data.loss)
-    x = _rows(require_one_input(silo.x, "a study"))
-    found = Estimator.of(method, data.loss, data.outputs, options, x, silo.y.double().numpy())
-    curve: dict[str, dict[str, float]] = {}
-    for name, (inputs, labels) in (scored or {}).items():
-        for number, outputs in found.staged(_rows(inputs)):
-            scores = curve.setdefault(str(number), {})
-            scores[name] = float(choosing_losses(loss, torch.from_numpy(outputs).unsqueeze(0), [labels])[0])
-    weights = {name: torch.from_numpy(values) for name, values in found.coefficients.items()}
-    return Fitted(lambda inputs: torch.from_numpy(found.outputs(_rows(inputs))), weights, curve)
+    options: Sequence[Mapping[str, Any]],
+    scored: Sequence[Mapping[str, Examples]],
+) -> list[Fitted]:
+    """Train a comparator on the examples of each silo, with the losses of the sets that are scored.
+
+    Args:
+        data: of the study.
+        silos: on whose examples it is trained, one after another; some may be the same.
+        method: by name.
+        options: of each.
+        scored: by each.
+    """
+    x = {id(silo.x): _rows(require_one_input(silo.x, "a study")) for silo in silos}
+    y = [silo.y.double() for silo in silos]
+    found: list[Regression | Estimator]
+    if all(
+        Regression.takes(method, data.loss, x[id(s.x)], of.numpy()) for s, of in zip(silos, y, strict=True)
+    ):
+        inputs = [torch.from_numpy(x[id(silo.x)]) for silo in silos]
+        ridges = [one["weight_decay"] for one in options]
+        binary = task_of(data.loss) == "binary"
+        found = [Regression(one.numpy()) for one in fit_regressions(inputs, y, ridges, binary)]
+    else:
+        found = [
+            Estimator.of(method, data.loss, data.outputs, one, x[id(silo.x)], of.numpy())
+            for silo, of, one in zip(silos, y, options, strict=True)
+        ]
+    curves = _staged_losses(Loss(data.loss), found, scored)
+    fitted = []
+    for model, curve in zip(found, curves, strict=True):
+        weights = {name: torch.from_numpy(values) for name, values in model.coefficients.items()}
+        fitted.append(Fitted(partial(_outputs, model), weights, curve))
+    return fitted
+
+
+def _staged_losses(
+    loss: Loss, models: Sequence[Regression | Estimator], scored: Sequence[Mapping[str, Examples]]
+) -> list[dict[str, dict[str, float]]]:
+    """Return the losses of the scored sets by number of trees: of sets with as many examples together."""
+    curves: list[dict[str, dict[str, float]]] = [{} for _ in models]
+    due: dict[int, list[tuple[int, str, int, NDArray[np.float64], Tensor]]] = {}
+    for place, (model, sets) in enumerate(zip(models, scored, strict=True)):
+        for name, (x, y) in sets.items():
+            for number, outputs in model.staged(_rows(x)):
+                due.setdefault(len(y), []).append((place, name, number, outputs, y))
+    for members in due.values():
+        for at in range(0, len(members), _SETS):
+            part = members[at : at + _SETS]
+            together = torch.from_numpy(np.stack([one[3] for one in part]))
+            losses = choosing_losses(loss, together, [one[4] for one in part])
+            for (place, name, number, *_), value in zip(part, losses.tolist(), strict=True):
+                curves[place].setdefault(str(number), {})[name] = value
+    return curves
+
+
+def _outputs(model: Regression | Estimator, x: Tensor) -> Tensor:
+    return torch.from_numpy(model.outputs(_rows(x)))
 
 
 def _rows(x: Tensor) -> NDArray[np.float64]:

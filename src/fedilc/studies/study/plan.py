@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from itertools import combinations, product
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -382,7 +383,7 @@ class StudyPlan:
         rest = tuple(name for name in self.methods if name not in names)
         return (*((name,) for name in names), *([rest] if rest else []))
 
-    @property
+    @cached_property
     def scalings(self) -> tuple[dict[str, Any], ...]:
         """Return how numbers may be scaled; there is one way for inputs that are ready, and none is named."""
         if not isinstance(self.data, StudyTables):

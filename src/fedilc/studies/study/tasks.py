@@ -22,7 +22,6 @@ from fedilc.algorithms import find_algorithm
 from fedilc.algorithms.loss_registry import LossName, has_classes
 from fedilc.algorithms.user_code import code_digest
 from fedilc.data import Silo
-from fedilc.data.digests import digest
 from fedilc.data.inputs import require_one_input
 from fedilc.data.silo import by_patient, folds_of
 from fedilc.data.tables.table_settings import Scaling
@@ -35,7 +34,7 @@ from fedilc.seeds import numpy_generator
 from fedilc.storage.files import read_tensors, write_tensors
 from fedilc.studies.study.comparators import ALONE, ESTIMATED, ON_POOLED_DATA, POOLED
 from fedilc.studies.study.data import StudyData
-from fedilc.studies.study.fits import Examples, Fit, Fitted, Network, fit_all, fit_estimator
+from fedilc.studies.study.fits import Examples, Fit, Fitted, Network, fit_all, fit_estimators
 from fedilc.studies.worker_pool import POLL_SECONDS, Job
 
 
@@ -153,7 +152,7 @@ class RunTask:
         labelled = {*self.training, *self.scored}
         used = {*labelled, *([] if self.predicted is None else [self.predicted])}
         return _identity(self, data) | {
-            "labels": {name: digest(torch.as_tensor(data.labels[name])) for name in sorted(labelled)},
+            "labels": {name: data.label_digests[name] for name in sorted(labelled)},
             "features": {name: data.fingerprints[name] for name in sorted(used)},
         }
 
@@ -176,7 +175,7 @@ class RunTask:
             shared[key] = self._silos(data)
         silos, scored = shared[key]
         if self.algorithm in ESTIMATED:
-            fitted = fit_estimator(data, silos[0], self.algorithm, self.options, scored)
+            (fitted,) = fit_estimators(data, silos, self.algorithm, [self.options], [scored])
         else:
             algorithm = PLAIN if self.algorithm == POOLED else self.algorithm
             (fitted,) = yield [Fit(silos, self.hidden, algorithm, self.options, self.seed, scored)]
@@ -247,7 +246,7 @@ class AloneTask:
 
     def identity(self, data: StudyData) -> dict[str, Any]:
         """Return everything that the run depends on."""
-        labels = digest(torch.as_tensor(data.labels[self.site]))
+        labels = data.label_digests[self.site]
         own = {"algorithm": self.algorithm, "labels": labels, "features": data.fingerprints[self.site]}
         return _identity(self, data) | own
 
@@ -278,11 +277,12 @@ class AloneTask:
         of_rest = None if patients is None else patients[rest]
         drawn = choosing_rows(data.labels[self.site][rest], self.rows, data.loss, of_rest)
         of_drawn, few = None if of_rest is None else of_rest[drawn], rest[drawn]
+        # The rows that are left out to choose by have a part in preprocessing; those of the fold have none.
+        x = data.inputs_by_rows(self.site, rest)
         found: dict[tuple[float, int], list[float]] = {}
         tried: list[tuple[float, Fit]] = []
         for left_out in self._parts(y[few].numpy(), data.loss, of_drawn):
             inner, first = few[left_out], few[~left_out]
-            x = data.inputs_by_rows(self.site, first)
             silo, scored = Silo(self.site, x[first], y[first]), {"": (x[inner], y[inner])}
             silos = [silo]
             tried += [
@@ -296,7 +296,6 @@ class AloneTask:
         if not found:
             return {}, {"failed": "training diverged at every rate"}
         best_rate, best_round = min(found, key=lambda key: float(np.mean(found[key])))
-        x = data.inputs_by_rows(self.site, rest)
         silos = [Silo(self.site, x[rest], y[rest])]
         tensors = {"rows": torch.from_numpy(np.flatnonzero(held))}
         last = [self._fit(silos, best_rate, best_round, seed) for seed in self.seeds]
@@ -346,18 +345,15 @@ class AloneRegressionTask(AloneTask):
         return [folds == fold for fold in range(self.folds)]
 
     def stack(self, _data: StudyData) -> Hashable | None:
-        """Return None: scikit-learn trains one model after another."""
+        """Return None: the ridges of a fold are fitted together, and folds one after another."""
         return None
 
     def _trained(self, data: StudyData, fits: list[Fit]) -> Generator[list[Fit], list[Fitted], list[Fitted]]:
-        """Return what scikit-learn gives."""
+        """Return what the comparator gives."""
         yield from ()
-        return [
-            fit_estimator(
-                data, one.silos[0], self.algorithm, {"weight_decay": one.options["learning_rate"]}, one.scored
-            )
-            for one in fits
-        ]
+        silos = [one.silos[0] for one in fits]
+        options = [{"weight_decay": one.options["learning_rate"]} for one in fits]
+        return fit_estimators(data, silos, self.algorithm, options, [one.scored for one in fits])
 
 
 Task = RunTask | AloneTask
