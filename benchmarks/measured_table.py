@@ -1,6 +1,6 @@
-"""`python -m benchmarks.measured_table`: write the README's figures of rounds from results/benchmarks.json.
+"""`python -m benchmarks.measured_table`: write results/benchmarks.json into docs/explanation/speed.md.
 
-`python -m benchmarks rounds --json results/benchmarks.json` measures them. A test holds the README to it.
+`python -m benchmarks rounds --json results/benchmarks.json` measures them. A test holds the page to it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "benchmarks.json"
+PAGE = ROOT / "docs" / "explanation" / "speed.md"
 BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 GROUPS = {"MLP round": "MLP", "CNN round": "CNN"}
 
 
 def table(found: dict[str, Any]) -> str:
-    """Return the Markdown table of the groups that the README shows."""
+    """Return the Markdown table of the groups that the page shows."""
     lines = ["| what | compared with | ratio | measured |", "|---|---|--:|---|"]
     for row in found["rows"]:
         if (group := GROUPS.get(row["group"])) is not None:
@@ -32,9 +33,8 @@ def filled(page: str, found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Write the README again."""
-    readme = ROOT / "README.md"
-    readme.write_text(filled(readme.read_text(), json.loads(RESULTS.read_text())))
+    """Write the page again."""
+    PAGE.write_text(filled(PAGE.read_text(), json.loads(RESULTS.read_text())))
 
 
 if __name__ == "__main__":

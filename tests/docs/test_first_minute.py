@@ -22,16 +22,16 @@ def test_lambda_is_the_one_that_the_silos_chose(algorithm: str) -> None:
     assert read_experiment(EXPERIMENT)[0].penalty_weight == chosen(ROWS, algorithm)
 
 
-def test_the_table_is_that_of_the_runs_and_the_readme_has_it() -> None:
+def test_the_table_is_that_of_the_runs_and_the_page_has_it() -> None:
     lines = table(ROWS)
     assert (RESULTS / "table.md").read_text() == "\n".join(lines) + "\n"
-    readme = (ROOT / "README.md").read_text()
+    page = (ROOT / "docs" / "research" / "effects.md").read_text()
     shown = [line for line in lines[2:-2] if "lambda" not in line or "lambda 3000" in line]
     assert len(shown) == 4
-    assert [line for line in shown if line not in readme] == []
+    assert [line for line in shown if line not in page] == []
 
 
-def test_other_rules_choose_what_the_readme_says() -> None:
+def test_other_rules_choose_what_the_page_says() -> None:
     worst, validation = means(ROWS, "worst silo"), means(ROWS, "validation")
     kept = [("fedsgd", 0.0), *(("fishr-inter-geo", value) for value in LAMBDAS)]
     assert max(kept, key=worst.__getitem__)[1] == 300.0

@@ -1,4 +1,4 @@
-"""What README.md and the page on algorithms say about shortcuts of single sites is in the committed runs."""
+"""What the pages on effects and algorithms say about shortcuts of single sites is in the committed runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fedilc.config import read_experiment
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / EXPERIMENT
 ROWS = read_rows(RESULTS / "runs.csv")
-README, PAGE = (ROOT / "README.md").read_text(), (ROOT / "docs" / "reference" / "algorithms.md").read_text()
+EFFECTS = (ROOT / "docs" / "research" / "effects.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "algorithms.md").read_text()
 
 
 def plain(text: str) -> str:
@@ -23,18 +24,18 @@ def test_lambda_is_the_one_with_the_highest_accuracy_at_left_out_silos() -> None
     assert read_experiment(EXPERIMENT)[0].penalty_weight == chosen(ROWS)
 
 
-def test_the_table_is_that_of_the_runs_and_the_readme_has_it() -> None:
+def test_the_table_is_that_of_the_runs_and_the_page_has_it() -> None:
     lines = table(ROWS)
     assert (RESULTS / "table.md").read_text() == "\n".join(lines) + "\n"
     known = {line.removeprefix("| 10, SGD ") for line in lines}
     heading = "| accuracy at the last round, five seeds, SGD at the server |"
-    shown = plain(README).split(heading)[1].split("\n\n")[0].splitlines()[2:]
+    shown = plain(EFFECTS).split(heading)[1].split("\n\n")[0].splitlines()[2:]
     assert len(shown) == 6
     assert [line for line in shown if line not in known] == []
     for value in (1.0, 10.0):
         mean = means(ROWS, "new site", silos=10, server="SGD")["fishr-inter-geo", value]
-        assert f"{mean:.3f} for {value:g}" in " ".join(README.split())
-    assert f"exceed {ceiling():.3f} at the new site" in README
+        assert f"{mean:.3f} for {value:g}" in " ".join(EFFECTS.split())
+    assert f"exceed {ceiling():.3f} at the new site" in EFFECTS
 
 
 def test_the_page_has_the_means_of_every_number_of_silos_and_server() -> None:
