@@ -12,11 +12,13 @@ from hospitals import NO_SCORE, hospitals, made_result, study_table, with_score
 
 from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
+from fedilc.evaluation.estimates import Floors
 from fedilc.report.study_files import predictions, read_study, study_facts, write_study
 from fedilc.studies.study.data import StudyArrays
 from fedilc.studies.study.declaration import declaration
 from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
-from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.result import StudyResult, chosen_methods
+from fedilc.studies.study.site_scores import SiteScores
 
 
 def found(folder: Path) -> StudyResult:
@@ -91,6 +93,35 @@ def test_predictions_have_a_row_per_example_method_and_seed_and_a_column_per_cla
     classes = predictions(plan.data, other.outputs).collect()
     assert classes.columns[-3:] == ["output 0", "output 1", "output 2"]
     assert classes.schema["output 0"] == pl.Float64
+
+
+@pytest.mark.parametrize("least", [1, 10])
+def test_a_study_from_documents_alone_is_that_of_the_rows(tmp_path: Path, least: int) -> None:
+    plan = StudyPlan(
+        study_table(tmp_path, hospitals(5, rows=60)),
+        StudySettings(algorithms=("fedavg", "geometric"), seeds=2, subgroups=("sex",)),
+    )
+    random = np.random.default_rng(0)
+    outputs = {
+        site: {
+            name: [random.normal(size=(60, 1)) + y[:, None] for _ in range(2)]
+            for name in ("fedavg", "geometric", "logistic", "pooled logistic", "null")
+        }
+        for site, y in plan.data.labels.items()
+    }
+    losses = {"fedavg": 0.5, "geometric": 0.4, "logistic": 0.45}
+    choices = {
+        site: {name: Choice({}, 1, loss, {1: loss}, {}) for name, loss in losses.items()} for site in outputs
+    }
+    here = StudyResult.of(plan, choices, outputs, {}, Floors(10, least))
+    documents = {site: SiteScores.read(one.to_bytes()) for site, one in here.sites.items()}
+    there = StudyResult(plan, choices, documents, {}, chosen_methods(plan, choices, outputs))
+    one, other = (json.loads(json.dumps(study_facts(result))) for result in (here, there))
+    assert set(one.pop("together")) == {"subgroups", "drawn", "calibration", "net_benefit"}
+    assert "rows in one place" in other.pop("together")["reason"]
+    assert one == other
+    write_study(tmp_path / "study", there)
+    assert not (tmp_path / "study" / "predictions.parquet").exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', "[" * 100_000])
