@@ -63,7 +63,7 @@ def test_the_tables_are_those_of_the_cells() -> None:
 
 
 def test_the_page_has_the_gains_of_the_cells() -> None:
-    page = (ROOT / "docs" / "how-to" / "study.md").read_text()
+    page = (ROOT / "docs" / "research" / "study-evidence.md").read_text()
     own = {cell: gains(ROWS, cell) for one in MAPS for cell in one.cells}
     for cell in (OWN, replace(OWN, hidden=32), SHARED, replace(OWN, strength=0.0)):
         for method in (AGREED, LAYER, BOTH[2], BOTH[-1], PENALISED[1]):

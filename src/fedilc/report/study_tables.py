@@ -158,7 +158,7 @@ def next_site_notes(study: Study, method: str) -> list[str]:
 _COVERAGE = (
     "In simulated studies of the AUROC, with tau drawn from the empirical prior, the interval of 95 % held "
     "92 to 96 % of next sites with 3 or 4 sites, 95 to 99 % with 8, and 95 to 97 % with 20 "
-    "(docs/how-to/study.md)."
+    "(docs/explanation/next-site.md)."
 )
 
 
