@@ -77,7 +77,7 @@ SCORED_ROUNDS = 20
 NEWTON_ROUNDS = 25  # at most; Newton's method stops by itself
 REGRESSIONS = {"binary": "logistic", "regression": "ridge"}  # the federated regression of a loss
 TINY = 20
-CLEARLY = 1.0  # standard errors by which a method must beat the regression; see docs/research/study-evidence.md
+CLEARLY = 1.0  # standard errors by which a method must beat the regression (docs/research/study-evidence.md)
 CHOOSING_ROWS = 5000  # of each silo of a large table
 LEAST_GAIN = 0.01  # and in loss per example: of three sites the standard error says little
 
