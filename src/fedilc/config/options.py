@@ -201,6 +201,14 @@ class Options(SiloOptions):
                 raise PydanticCustomError(SENTENCE, "{why}", {"why": why})
         return values
 
+    def refuse_secure(self) -> None:
+        """Raise if the run has secure sums, where silos do not join over HTTP."""
+        if self.secure:
+            raise ConfigError(
+                "secure sums are for silos that join over HTTP: start the run with `fedilc serve`, or leave "
+                "out secure=true"
+            )
+
     def quorum(self, silos: int) -> int:
         """Return the fewest silos that a round needs: `min_silos`, or all that a round asks."""
         return self.min_silos or self.silos_per_round or silos

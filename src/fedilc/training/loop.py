@@ -68,11 +68,8 @@ class Training:
     def __init__(self, spec: Specification, runtime: Runtime) -> None:
         self.spec, self.runtime = spec, runtime
         self.outline, self.options, self.model = spec.outline, spec.options, spec.model
-        if bool(spec.options.secure) != runtime.sums_only:
-            raise ConfigError(
-                "secure sums are for silos that join over HTTP: start the run with `fedilc serve`, or leave "
-                "out secure=true"
-            )
+        if not runtime.sums_only:
+            spec.options.refuse_secure()
         if runtime.leads:
             spec.note_settings()
         self._noted_sizes = not runtime.leads or spec.note_sizes(self.outline.facts)

@@ -88,6 +88,13 @@ def test_silos_may_be_a_pattern_from_the_root_and_one_that_matches_nothing_is_re
                 new_app(tmp_path / "other", str(own))
 
 
+def test_secure_sums_are_refused(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('secure = true\nrounds = 3\nlearning_rate = 0.1\n[data]\nsource = "color-digits"\n')
+    with pytest.raises(ConfigError, match="secure sums are for silos that join over HTTP"):
+        new_app(tmp_path / "app", str(own))
+
+
 def test_a_folder_that_is_not_empty_is_left_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
 ) -> None:

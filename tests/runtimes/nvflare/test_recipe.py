@@ -132,6 +132,7 @@ def test_after_a_simulation_and_with_its_environment_a_job_for_sites_holds_nothi
         ({"wire": "int8"}, "wire='int8' is unknown"),
         ({"min_clients": 4}, "min_silos=4 is more than the 3 silos there are"),
         ({"algorithm": "fedsdg"}, "did you mean 'fedsgd'"),
+        ({"changes": ["secure=true"]}, "secure sums are for silos that join over HTTP"),
         ({"experiment": "many-silos"}, "has 10000 silos, and NVIDIA FLARE needs a site for each"),
     ],
 )

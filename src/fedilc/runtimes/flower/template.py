@@ -19,6 +19,7 @@ _FILES = ("pyproject.toml", "server_app.py", "client_app.py", "README.md")
 def new_app(folder: Path, experiment: str) -> int:
     """Write the app folder of an experiment; return how many silos it has."""
     settings, own_folder = read_experiment(experiment)
+    settings.refuse_secure()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists and is not an empty folder; choose another one")
     silos = _silos(settings, own_folder)

@@ -75,6 +75,7 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         short = {"min_silos": min_clients, "algorithm": None if self.all_algorithms else algorithm}
         given = [f"{key}={value}" for key, value in short.items() if value is not None]
         self.settings, self.folder = read_experiment(os.fspath(experiment), [*changes, *given])
+        self.settings.refuse_secure()
         for key, value in {"timeout": timeout, "join_timeout": join_timeout}.items():
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{key}={value!r} is not a whole number of seconds; give at least 1")
