@@ -19,6 +19,7 @@ import fedilc.privacy.secure_sums
 import fedilc.runtimes.rest.secure_runtime
 from fedilc import Silo
 from fedilc.errors import FedILCWarning
+from fedilc.federation.client import SiloClient
 from fedilc.privacy.identities import make_roster, new_identity
 from fedilc.privacy.words import COUNTS, VALUES
 from fedilc.runtimes.remote.run import RemoteRun
@@ -27,7 +28,7 @@ from fedilc.runtimes.rest.coordinator import QueueUpdates, RestRuntime, listenin
 from fedilc.runtimes.rest.http_client import HttpClient
 from fedilc.runtimes.rest.participant import Participant, SiloLimits
 from fedilc.runtimes.rest.secure_runtime import OpenPhase, SecureRuntime
-from fedilc.runtimes.rest.secure_silo import SecureMember
+from fedilc.runtimes.rest.secure_silo import SecureMember, SecureSilo
 from fedilc.runtimes.rest.task_queue import Spool, TaskQueue
 from rest import remote
 
@@ -40,7 +41,7 @@ SUMS = [
     pytest.param("statistics", VALUES, marks=pytest.mark.long),
     pytest.param("matched-update", VALUES, marks=pytest.mark.long),
 ]
-Moment = tuple[int, str, str, str]
+Moment = tuple[int | str, ...]  # round and step; with secure sums also sum and phase
 
 
 class KilledError(BaseException):
@@ -54,17 +55,27 @@ def examples(name: str, _manifest: object = None) -> Silo:
     return Silo(name, x[:30], y[:30], x[30:], y[30:])
 
 
-class Mortal(Participant):
-    """A silo that is killed when it is asked for a phase."""
+@pytest.fixture(autouse=True)
+def doomed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Moment]:
+    """When silos are killed, by name: as they are asked for a phase, or for a step of a plain run."""
+    found: dict[str, Moment] = {}
 
-    dies_at: Moment | None = None
+    def deadly(answer: Callable[[Any, Any], Any], name_of: Callable[[Any], str]) -> Callable[[Any, Any], Any]:
+        def answered(self: Any, asked: Any) -> Any:
+            about = getattr(asked, "secure", None)
+            request = asked if about is None else asked.request
+            moment = (request.round, request.step)
+            moment += () if about is None else (about.get("part"), about.get("phase"))
+            if found.get(name_of(self)) == moment:
+                del found[name_of(self)]
+                raise KilledError
+            return answer(self, asked)
 
-    def _reply(self, manifest: Any, received: Any) -> bytes:
-        about = received.secure or {}
-        moment = (received.request.round, received.request.step, about.get("part"), about.get("phase"))
-        if moment == self.dies_at or (not about and self.dies_at and moment[:2] == self.dies_at[:2]):
-            raise KilledError
-        return super()._reply(manifest, received)
+        return answered
+
+    monkeypatch.setattr(SecureSilo, "answer", deadly(SecureSilo.answer, lambda own: own.client.silo.name))
+    monkeypatch.setattr(SiloClient, "answer", deadly(SiloClient.answer, lambda own: own.silo.name))
+    return found
 
 
 class Company:
@@ -74,22 +85,23 @@ class Company:
         self.folder, self.secure, self.timeout, self.port = folder, secure, timeout, free_port()
         self.identities = {name: new_identity(folder / f"{name}.key") for name in SILOS}
         self.roster = make_roster(f"{name}={one.public}" for name, one in self.identities.items())
-        usual = {"rounds": 3, "algorithm": "fishr-inter-geo", "penalty_weight": 2.0}
+        usual = {"rounds": 3, "algorithm": "fishr-inter-geo"}
         sums: dict[str, Any] = {"secure": True} if secure else {"sum_unit": "2^-40", "min_side": 3}
         self.settings = remote(SILOS, **(usual | sums | options))
         self.removed, self.dead, self.said = set[str](), threading.Event(), list[str]()
         self.threads: list[threading.Thread] = []
 
-    def start(self, name: str, dies_at: Moment | None = None, returns: bool = True) -> None:
+    def start(self, name: str, returns: bool = True) -> None:
         """Let a silo join; one that is killed comes back as a new process would, unless it stays away."""
 
         def take_part() -> None:
             member = SecureMember(self.identities[name], self.roster) if self.secure else None
             http = HttpClient(f"http://127.0.0.1:{self.port}", None)
             limits = SiloLimits(state=self.folder / f"state-{name}")
-            silo = Mortal(http, name, lambda _: examples(name), device="cpu", limits=limits, secure=member)
+            silo = Participant(
+                http, name, lambda _: examples(name), device="cpu", limits=limits, secure=member
+            )
             silo.log = lambda sentence, _kind="event", /: self.said.append(f"{name}: {sentence}")
-            silo.dies_at = dies_at
             try:
                 silo.take_part()
             except KilledError:
@@ -147,11 +159,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 @pytest.mark.parametrize(("step", "part"), SUMS)
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_silo_killed_in_any_phase_comes_back_and_the_bits_are_those_of_a_plain_run(
-    phase: str, step: str, part: str, tmp_path: Path, plain: dict[str, bytes]
+    phase: str, step: str, part: str, tmp_path: Path, plain: dict[str, bytes], doomed: dict[str, Moment]
 ) -> None:
-    company = Company(tmp_path)
+    company, doomed["c"] = Company(tmp_path), (2, step, part, phase)
     for name in SILOS:
-        company.start(name, (2, step, part, phase) if name == "c" else None)
+        company.start(name)
     history = company.run(tmp_path / "run")
     assert company.dead.is_set(), company.said
     assert [record["members"] for record in history] == [5, 5, 5]
@@ -160,15 +172,16 @@ def test_a_silo_killed_in_any_phase_comes_back_and_the_bits_are_those_of_a_plain
 
 @pytest.mark.parametrize("phase", ["offer", "share", "mask"])
 def test_a_silo_lost_before_the_list_is_signed_is_left_out_as_in_a_plain_run(
-    phase: str, tmp_path: Path
+    phase: str, tmp_path: Path, doomed: dict[str, Moment]
 ) -> None:
     found = []
     for secure in (False, True):
         folder = tmp_path / f"secure-{secure}"
         folder.mkdir()
         company = Company(folder, secure, timeout=1.5, min_silos=4)
+        doomed["c"] = (2, "statistics", VALUES, phase) if secure else (2, "statistics")
         for name in SILOS:
-            company.start(name, (2, "statistics", VALUES, phase) if name == "c" else None, returns=False)
+            company.start(name, returns=False)
         history = company.run(folder / "run")
         assert company.dead.is_set(), company.said
         if secure:
@@ -211,10 +224,12 @@ def test_a_coordinator_killed_in_any_phase_goes_on_with_the_same_bits(
     assert weights_of(tmp_path / "run") == plain
 
 
-def test_a_silo_removed_for_good_after_the_statistics_costs_the_round_its_penalty(tmp_path: Path) -> None:
-    company = Company(tmp_path, timeout=1.5, min_silos=4)
+def test_a_silo_removed_for_good_after_the_statistics_costs_the_round_its_penalty(
+    tmp_path: Path, doomed: dict[str, Moment]
+) -> None:
+    company, doomed["c"] = Company(tmp_path, timeout=1.5, min_silos=4), (2, "matched-update", COUNTS, "mask")
     for name in SILOS:
-        company.start(name, (2, "matched-update", COUNTS, "mask") if name == "c" else None, returns=False)
+        company.start(name, returns=False)
 
     def remove() -> None:
         company.dead.wait(60)
@@ -226,12 +241,13 @@ def test_a_silo_removed_for_good_after_the_statistics_costs_the_round_its_penalt
     assert "its token was revoked" in history[1]["without_penalty"]
 
 
-def test_a_silo_that_lost_its_control_variate_is_noticed_before_anything_is_summed(tmp_path: Path) -> None:
+def test_a_silo_that_lost_its_control_variate_is_noticed_before_anything_is_summed(
+    tmp_path: Path, doomed: dict[str, Moment]
+) -> None:
     """The sum with another control variate would be wrong, and a second one at these weights is refused."""
-    company = Company(tmp_path, algorithm="scaffold")
-    company.settings = remote(SILOS, secure=True, rounds=3, algorithm="scaffold")
+    company, doomed["c"] = Company(tmp_path, algorithm="scaffold"), (2, "update", VALUES, "offer")
     for name in SILOS:
-        company.start(name, (2, "update", VALUES, "offer") if name == "c" else None, returns=False)
+        company.start(name, returns=False)
 
     def forget() -> None:
         if not company.dead.wait(60):
@@ -267,11 +283,15 @@ def known(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def test_no_secret_is_in_a_file_a_log_or_an_error(
-    tmp_path: Path, known: list[bytes], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    known: list[bytes],
+    doomed: dict[str, Moment],
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    company = Company(tmp_path)
+    company, doomed["c"] = Company(tmp_path), (2, "statistics", VALUES, "sign")
     for name in SILOS:
-        company.start(name, (2, "statistics", VALUES, "sign") if name == "c" else None)
+        company.start(name)
     company.run(tmp_path / "run")
     identities = [one.key.private_bytes_raw() for one in company.identities.values()]
     assert len(known) > 3 * 5 * 4
