@@ -66,6 +66,11 @@ def test_a_table_becomes_a_verdict_with_its_pitfalls_tables_and_files(patients: 
     assert len(frame) == 2 * len(facts["methods"]) * 40
     rows = pl.read_csv(out / "tables" / "by-site.csv")
     assert {"auroc", "auroc_low", "auroc_high"} <= set(rows.columns)
+    study(str(patients), *COLUMNS, *SMALL, *GRID, "--out", str(out), "--min-events", "12", "--min-cell", "21")
+    facts = json.loads((out / "study.json").read_text())
+    assert facts["floors"]["H3"] == {"min_events": 12, "min_cell": 21}
+    assert facts["silos"]["H3"]["classes"] == {"0": None, "1": None}
+    assert facts["sites"]["H3"]["fedavg"]["log_loss"]["reason"] == "fewer than 21 examples of a class"
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_continues(
