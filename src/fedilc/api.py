@@ -25,7 +25,7 @@ from fedilc.section import validated
 from fedilc.training.callbacks import Callback, Run, as_callback
 from fedilc.training.loop import Specification, Training
 from fedilc.training.result import Result
-from fedilc.training.stack import Moment, StackedRun, Trained, Watch, stack_key, train_stack
+from fedilc.training.stack import Moment, StackedRun, Trained, Watch, stack_key, stacks, train_stack
 
 
 def train(
@@ -214,18 +214,12 @@ def train_many(runs: Sequence[StackedRun], watch: Watch | None = None) -> list[T
     >>> [len(one.history) for one in found]
     [2, 2]
     """
-    stacks: dict[Any, list[int]] = {}
-    for place, run in enumerate(runs):
-        key = stack_key(run)
-        stacks.setdefault(place if key is None else key, []).append(place)
     results: dict[int, Trained] = {}
-    for key, places in stacks.items():
-        members = [runs[place] for place in places]
-        if isinstance(key, int):
-            results[key] = train_alone(members[0], _renumbered(watch, places))
-        else:
-            found = train_stack(members, _renumbered(watch, places))
-            results |= dict(zip(places, found, strict=True))
+    for places in stacks(runs):
+        members, own = [runs[place] for place in places], _renumbered(watch, places)
+        alone = stack_key(members[0]) is None
+        found = [train_alone(members[0], own)] if alone else train_stack(members, own)
+        results |= dict(zip(places, found, strict=True))
     return [results[place] for place in range(len(runs))]
 
 

@@ -236,6 +236,6 @@ def test_a_silo_with_a_small_cell_does_not_answer_second_derivatives() -> None:
     x = torch.stack([(torch.rand(400, generator=random) < share).float() for share in (0.5, 0.03)], 1)
     cell = min(int(((x[:, 0] == a) & (x[:, 1] == 1)).sum()) for a in (0, 1))
     assert 0 < cell < 10
-    with pytest.raises(ConfigError, match=f"has {cell} examples in a cell of the cross-table"):
+    with pytest.raises(ConfigError, match="fewer than 10 examples in a cell of the cross-table"):
         require_safe_hessian(Silo("a", x, torch.ones(400)))
     require_safe_hessian(Silo("a", x[:, :1], torch.ones(400)))

@@ -18,7 +18,7 @@ from fedilc.cli.options import BackboneName, DataDir, refuse_given, use_data_fol
 from fedilc.errors import ConfigError, StoppedError, printable, require_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from rich.console import Console
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedilc.runtimes.remote.manifest import Manifest
     from fedilc.runtimes.remote.survey import Survey, SurveyLimits
     from fedilc.runtimes.rest.http_client import HttpClient, Kind, SiloLog
+    from fedilc.runtimes.rest.participant import Participant
     from fedilc.runtimes.rest.secure_silo import SecureMember
 
 LINE_SECONDS = 60.0
@@ -105,6 +106,14 @@ def join(
         int | None,
         typer.Option(min=2, help="Round counts and sums in the summary to this unit. (default: the run's)"),
     ] = None,
+    min_events: Annotated[
+        int | None,
+        typer.Option(min=1, help="In a study, give no score of fewer events, or non-events. (default: 10)"),
+    ] = None,
+    min_cell: Annotated[
+        int | None,
+        typer.Option(min=1, help="In a study, give no count of fewer examples of a class. (default: 10)"),
+    ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Send the summary of a table without asking, for use in a service.")
     ] = False,
@@ -123,7 +132,7 @@ def join(
     data_dir: DataDir = None,
     log_format: LogFormat = None,
 ) -> None:
-    """Take part in a run as one silo; its examples stay here."""
+    """Take part in a run or a study as one silo; its examples stay here."""
     with quick_imports():
         from fedilc.models.user_models import network_from
         from fedilc.progress import showing
@@ -147,12 +156,38 @@ def join(
     try:
         with progress.status or nullcontext(), showing(progress.stage):
             member = Participant(http, silo, make_silo, build, device, progress, limits, table, secure)
+            if table is not None and data is not None:
+                floors = {"min_events": min_events, "min_cell": min_cell}
+                member.study = partial(_study, data, allowed, floors)
             outcome = member.take_part()
     except KeyboardInterrupt:
         raise StoppedError(f"silo {silo!r} left the run; run the same command to join again") from None
     finally:
         http.close()
     sys.stdout.write(f"{silo}: the run is over: {printable(outcome)}\n")
+
+
+def _study(
+    data: Path,
+    allowed: SurveyLimits,
+    floors: Mapping[str, int | None],
+    member: Participant,
+) -> str:
+    """Take part in a study with a table; return how it ended."""
+    from fedilc.evaluation.estimates import Floors
+    from fedilc.studies.federated.silo import StudyMember, read_silo
+
+    own = Floors(*(10 if value is None else value for value in floors.values()))
+    study = StudyMember(
+        member.http,
+        member.name,
+        lambda manifest: read_silo(member.name, data, manifest, allowed),
+        member.log,
+        member.limits,
+        allowed,
+        own,
+    )
+    return study.take_part()
 
 
 def _silo(

@@ -134,7 +134,9 @@ def serve(
     data_dir: DataDir = None,
     log_format: LogFormat = None,
 ) -> None:
-    """Coordinate a run over silos that join by HTTP, and show it on a page.
+    """Coordinate a run, or a study, over silos that join by HTTP, and show it on a page.
+
+    A file with the section [study] and the source "remote-tables" is a study: each silo is left out in turn.
 
     With --model, every silo needs the same network and names it with `fedilc join --model`.
 
@@ -144,6 +146,7 @@ def serve(
 
     require_server()
     with quick_imports():
+        from fedilc.cli.serve_study import NOT_IN_STUDY, read_remote_study, serve_study
         from fedilc.config import read_experiment
         from fedilc.runtimes.remote.manifest import find_wire
         from fedilc.runtimes.rest.address import Address
@@ -172,6 +175,11 @@ def serve(
     if experiment is None:
         raise ConfigError("name an experiment to serve, or a run folder to show with --view")
     use_data_folder(data_dir)
+    if (study := read_remote_study(experiment, changes or [])) is not None:
+        not_theirs = _RUN - {"the experiment", "--set", "--stay", "--data-dir", "--rounds"}
+        refuse_given(NOT_IN_STUDY, given_among(not_theirs, context))
+        serve_study(console, study, rounds, out, address, known, patience, partial(_say, console), stay)
+        return
     short = {"rounds": rounds, "seed": seed, "min_silos": min_silos, "balance": balance}
     short |= {"algorithm": only_one(algorithm, "serve"), "on_divergence": on_divergence}
     short |= {"data.backbone": backbone, "secure": secure or None}

@@ -2,6 +2,7 @@
 
 from fedilc.config.experiment import (
     Experiment,
+    has_study,
     parse_experiment,
     read_experiment,
     read_study_file,
@@ -15,6 +16,7 @@ from fedilc.section import validated
 __all__ = [
     "Experiment",
     "Options",
+    "has_study",
     "parse_experiment",
     "read_experiment",
     "read_study_file",

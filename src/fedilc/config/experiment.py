@@ -182,7 +182,12 @@ def refuse_secure_study(secure: object) -> None:
         )
 
 
-def read_study_file(name: str) -> tuple[str, Source, Path, dict[str, Any]]:
+def has_study(name: str) -> bool:
+    """Return whether an experiment's file has a section [study]."""
+    return "study" in _read(name)[0]
+
+
+def read_study_file(name: str, changes: Sequence[str] = ()) -> tuple[str, Source, Path, dict[str, Any]]:
     """Return the name, data, folder and settings of a study from an experiment, by shipped name or by file.
 
     Settings come from the section [study], and before it from what a run and a study have in common: rounds,
@@ -191,6 +196,8 @@ def read_study_file(name: str) -> tuple[str, Source, Path, dict[str, Any]]:
     """
     values, path = _read(name)
     refuse_secure_study(values.pop("secure", None))
+    for change in changes:
+        _change(values, change)
     own, data, study = values.pop("name"), _source(values.pop("data", None)), values.pop("study", {})
     values.pop("summary", None)
     if name in shipped_experiments():

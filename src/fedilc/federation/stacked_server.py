@@ -105,7 +105,7 @@ class StackedServer:
             tensors = {name: known[name] for name in step.sends}
             request = StackedRequest(step.name, number, self.weights, tensors, numbers, self.counts)
             sums = {
-                name: StackedSums(answer.aggregator, self._like(name, answer.like), answer.weighted)
+                name: StackedSums(answer.aggregator, self.like(name, answer.like), answer.weighted)
                 for name, answer in step.answers.items()
             }
             for replies in batches(ask(request)):
@@ -147,7 +147,7 @@ class StackedServer:
             if agreed is not None:
                 member.agreement.append(dict(zip(self.network.sizes, agreed[place], strict=True)))
 
-    def _like(self, name: str, like: Mapping[str, Tensor]) -> Tensor:
+    def like(self, name: str, like: Mapping[str, Tensor]) -> Tensor:
         """Return a tensor of the shape of a group, a row per model, without storage."""
         if name == HESSIAN:
             size = self.network.size

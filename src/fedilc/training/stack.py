@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from fedilc.algorithms import Algorithm, find_algorithm
+from fedilc.algorithms.loss_registry import LossName
 from fedilc.algorithms.parts import LEVELS, OPTIMIZERS
 from fedilc.config import Options
-from fedilc.data import Federation
-from fedilc.data.silo_store import SiloStore
+from fedilc.data import Federation, Silo
+from fedilc.data.silo_store import Outline, SiloStore
 from fedilc.errors import ConfigError, ModelError
 from fedilc.federation import Record
-from fedilc.federation.stacked_client import Examples, StackedClient
-from fedilc.federation.stacked_server import Member, StackedServer, optimizer_key
+from fedilc.federation.stacked_client import Examples, StackedClient, StackedReply, StackedRequest
+from fedilc.federation.stacked_server import Ask, Member, StackedServer, optimizer_key
 from fedilc.federation.step_sums import make_weights
 from fedilc.gradients import find_device
 from fedilc.gradients.newton import prepared_for_newton
@@ -42,6 +43,36 @@ _NEVER = ("balance", "silos_per_round", "min_silos", "classifier", "secure", "su
 
 
 @dataclass(frozen=True, eq=False)
+class RunElsewhere:
+    """One run whose silos are elsewhere: their outline, the model with its first weights, and the rest."""
+
+    known: Outline
+    model: nn.Module
+    algorithm: str | Algorithm
+    settings: Mapping[str, Any]
+    in_memory: ClassVar[bool] = True
+
+    @property
+    def options(self) -> Options:
+        """Return the settings as validated options."""
+        return validated(Options, dict(self.settings))
+
+    @property
+    def loss(self) -> LossName:
+        """Return the loss of the data."""
+        return self.known.loss
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """Return the names of the silos, in order."""
+        return self.known.silos
+
+    def outline(self) -> Outline:
+        """Return what training must know of the silos."""
+        return self.known
+
+
+@dataclass(frozen=True, eq=False)
 class StackedRun:
     """One run, as `train` takes it: silos, the model with its first weights, the algorithm, and options."""
 
@@ -54,6 +85,28 @@ class StackedRun:
     def options(self) -> Options:
         """Return the settings as validated options."""
         return validated(Options, dict(self.settings))
+
+    @property
+    def loss(self) -> LossName:
+        """Return the loss of the data."""
+        return self.federation.loss
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """Return the names of the silos, in order."""
+        return tuple(silo.name for silo in self.federation.silos)
+
+    @property
+    def in_memory(self) -> bool:
+        """Return whether the inputs of each silo are one tensor."""
+        return all(isinstance(silo.x, Tensor) for silo in self.federation.silos)
+
+    def outline(self) -> Outline:
+        """Return what training must know of the silos."""
+        return SiloStore.of(self.federation).outline()
+
+
+AnyRun = StackedRun | RunElsewhere
 
 
 @dataclass
@@ -84,7 +137,7 @@ class Moment:
 Watch = Callable[[Moment], None]
 
 
-def stack_key(run: StackedRun) -> Hashable | None:
+def stack_key(run: AnyRun) -> Hashable | None:
     """Return what runs of one stack have in common; None if a run is to be trained alone.
 
     Stacked are runs of built-in parts, in memory, on the CPU, whose network is a perceptron.
@@ -94,12 +147,11 @@ def stack_key(run: StackedRun) -> Hashable | None:
     found = found.configured(options)
     model = run.model
     known = all(LEVELS[level].is_built_in(choice) for level, choice in found.parts.items())
-    tensors = all(isinstance(silo.x, Tensor) for silo in run.federation.silos)
     if (
         Perceptron.of(model) is None
         or not known
         or not OPTIMIZERS.is_built_in(str(found.optimizer))
-        or not tensors
+        or not run.in_memory
         or any(getattr(options, key) is not None for key in _NEVER)
         or options.on_divergence != "stop"
         or find_device(options.device).type != "cpu"
@@ -118,9 +170,18 @@ def stack_key(run: StackedRun) -> Hashable | None:
         "layers": [type(module).__name__ for module in model.modules()],
         "outputs": next(iter(model.parameters())).shape[0],
         "dtype": str(next(model.parameters()).dtype),
-        "loss": options.loss or run.federation.loss,
+        "loss": options.loss or run.loss,
     }
     return name, json.dumps([parts, settings], sort_keys=True, default=repr)
+
+
+def stacks(runs: Sequence[AnyRun]) -> list[list[int]]:
+    """Return the places of the runs of each stack; a run that is trained alone is a stack of one."""
+    found: dict[Hashable, list[int]] = {}
+    for place, run in enumerate(runs):
+        key = stack_key(run)
+        found.setdefault((place,) if key is None else key, []).append(place)
+    return list(found.values())
 
 
 def train_stack(runs: Sequence[StackedRun], watch: Watch | None = None) -> list[Trained]:
@@ -139,30 +200,57 @@ def train_stack(runs: Sequence[StackedRun], watch: Watch | None = None) -> list[
     keys = {stack_key(run) for run in runs}
     if len(keys) != 1 or None in keys:
         raise ConfigError("these runs cannot be stacked; train them with fedilc.api.train_many")
-    stack = _Stack(runs)
-    return stack.train(watch)
+    lockstep = Lockstep(runs)
+    silos = {
+        (row, silo.name): silo
+        for row, place in enumerate(lockstep.order)
+        for silo in runs[place].federation.silos
+    }
+    clients = [
+        lockstep.client(name, [silos[row, name] for row in rows]) for name, rows in lockstep.rows_of.items()
+    ]
+
+    def ask(request: StackedRequest) -> Iterator[StackedReply]:
+        return (reply for client in clients for reply in client.answer(request))
+
+    def use(alive: set[int]) -> None:
+        for client in clients:
+            client.use(alive)
+
+    return StackTraining(lockstep).train(ask, use, watch)
 
 
-class _Stack:
-    def __init__(self, runs: Sequence[StackedRun]) -> None:
-        self.runs = runs
+class Lockstep:
+    """The models of a stack in the order of their rows, and what they share.
+
+    It follows from the runs alone, so that the server and every silo make the same one.
+
+    Attributes:
+        order: the place among the runs of each row.
+        members: the model, settings and silos of each row.
+        rates: the learning rate of the silos' own steps, of each row.
+        program: the steps of a round.
+        network: runs the models of all rows.
+        loss: of the models.
+        dtype: of the weights.
+    """
+
+    def __init__(self, runs: Sequence[AnyRun]) -> None:
         widths = [_width(run.model) for run in runs]
         widest = runs[max(range(len(runs)), key=widths.__getitem__)]
-        outline = SiloStore.of(widest.federation).outline()
-        self.spec = Specification.of(outline, widest.model, widest.algorithm, widest.options)
-        self.program = self.spec.program
+        spec = Specification.of(widest.outline(), widest.model, widest.algorithm, widest.options)
+        self.name, self.program, self.loss = spec.name, spec.program, spec.runner.loss
         newton = self.program.algorithm.is_newton
         members = []
         for run in runs:
             options = run.options
             model = copy.deepcopy(run.model)
             found = find_algorithm(run.algorithm)[1].configured(options)
-            silos = tuple(silo.name for silo in run.federation.silos)
-            weights = make_weights(found.silo_weights, silos, options.weights_step, options.weights_power)
+            weights = make_weights(found.silo_weights, run.silos, options.weights_step, options.weights_power)
             member = Member(
-                self.spec.name,
+                spec.name,
                 options,
-                silos,
+                run.silos,
                 prepared_for_newton(model) if newton else model,
                 found.optimizer_options,
                 weights,
@@ -175,48 +263,71 @@ class _Stack:
         self.order = sorted(range(len(runs)), key=lambda place: groups[keys[place]])
         self.rows = {place: row for row, place in enumerate(self.order)}
         self.members = [members[place][0] for place in self.order]
-        self.network = StackedNetwork(self.spec.model, max(widths))
-        self.server = StackedServer(self.members, self.network, self.program)
-        self.clients = self._clients([members[place][1] for place in self.order])
+        self.rates = [members[place][1] for place in self.order]
+        self.network = StackedNetwork(spec.model, max(widths))
+        self.dtype = next(self.members[0].model.parameters()).dtype
+
+    @property
+    def rows_of(self) -> dict[str, list[int]]:
+        """Return the rows that each silo trains; replies are added in the order of these silos."""
+        found: dict[str, list[int]] = {}
+        for row, member in enumerate(self.members):
+            for name in member.silos:
+                found.setdefault(name, []).append(row)
+        return found
+
+    def client(self, name: str, silos: Sequence[Silo]) -> StackedClient:
+        """Return the client of one silo, from its examples for each row that it trains."""
+        examples = []
+        for row, silo in zip(self.rows_of[name], silos, strict=True):
+            if not isinstance(silo.x, Tensor):
+                raise ModelError("streamed silos are not stacked")
+            seed = self.members[row].options.seed
+            examples.append(Examples(row, seed, self.rates[row], silo.x, silo.y))
+        parts = name, self.network, self.program, self.loss
+        return StackedClient(*parts, examples, len(self.members), self.dtype)
+
+
+class StackTraining:
+    """The server's side of a stack: rounds until every model is finished or has failed."""
+
+    def __init__(self, lockstep: Lockstep) -> None:
+        self.lockstep = lockstep
+        self.order, self.members, self.network = lockstep.order, lockstep.members, lockstep.network
+        self.server = StackedServer(self.members, self.network, lockstep.program)
         self.results: dict[int, Tensor] = {}
 
-    def _clients(self, rates: Sequence[float]) -> list[StackedClient]:
-        examples: dict[str, list[Examples]] = {}
-        for row, place in enumerate(self.order):
-            run, seed = self.runs[place], self.members[row].options.seed
-            for silo in run.federation.silos:
-                if not isinstance(silo.x, Tensor):
-                    raise ModelError("streamed silos are not stacked")
-                examples.setdefault(silo.name, []).append(Examples(row, seed, rates[row], silo.x, silo.y))
-        dtype, loss = self.server.weights.dtype, self.spec.runner.loss
-        return [
-            StackedClient(name, self.network, self.program, loss, found, len(self.runs), dtype)
-            for name, found in examples.items()
-        ]
+    def train(
+        self,
+        ask: Ask,
+        use: Callable[[set[int]], None] = lambda _: None,
+        watch: Watch | None = None,
+    ) -> list[Trained]:
+        """Train until every model is finished or has failed.
 
-    def train(self, watch: Watch | None) -> list[Trained]:
-        """Train until every model is finished or has failed."""
+        Args:
+            ask: gives the replies of silos to a request.
+            use: called with the rows that are left, when some have ended.
+            watch: called after every round.
+        """
         server, number = self.server, 0
         while server.alive:
             number += 1
             before = set(server.alive)
-            server.round(
-                number, lambda request: (reply for one in self.clients for reply in one.answer(request))
-            )
+            server.round(number, ask)
             if watch is not None:
                 watch(Moment(number, sorted(self.order[row] for row in server.alive), self._predict))
             for row in sorted(server.alive):
                 if number == self.members[row].options.rounds or self.members[row].converged:
                     self._finish(row, number)
             if server.alive != before:
-                for client in self.clients:
-                    client.use(server.alive)
+                use(server.alive)
         return [self._result(row) for row in sorted(range(len(self.order)), key=self.order.__getitem__)]
 
     def _finish(self, row: int, number: int) -> None:
         member = self.members[row]
         self.server.alive.discard(row)
-        if self.program.algorithm.is_newton and not member.converged:
+        if self.lockstep.program.algorithm.is_newton and not member.converged:
             member.failed = (
                 f"{member.name} has not converged after {number} rounds; raise rounds, or the ridge "
                 "(weight_decay)"
@@ -225,7 +336,7 @@ class _Stack:
         self.results[row] = self.server.shown[row].clone()
 
     def _predict(self, places: Sequence[int], inputs: Sequence[Tensor]) -> Tensor:
-        rows = [self.rows[place] for place in places]
+        rows = [self.lockstep.rows[place] for place in places]
         return self.network.predict(self.server.shown[rows], inputs)
 
     def _result(self, row: int) -> Trained:

@@ -76,13 +76,21 @@ def make_client(
 
 def require_safe_hessian(silo: Silo) -> None:
     """Raise if a Hessian would reveal too much of this silo: it holds the cross-table of any two columns."""
-    rows, instead = len(silo.x), "train with gradients alone instead: the model 'linear' with fedsgd"
-    x = require_one_input(silo.x, "Newton's method").reshape(rows, -1).double()
+    reason = unsafe_hessian(require_one_input(silo.x, "Newton's method"))
+    if reason is not None:
+        instead = "train with gradients alone instead: the model 'linear' with fedsgd"
+        raise ConfigError(f"silo {silo.name!r} has {reason}; {instead}")
+
+
+def unsafe_hessian(x: torch.Tensor) -> str | None:
+    """Return what a silo with these inputs has that a Hessian would reveal; None if it is safe."""
+    rows = len(x)
+    x = x.reshape(rows, -1).double()
     needed = _ROWS_PER_COEFFICIENT * (x.shape[1] + 1)
     if rows < needed:
-        raise ConfigError(
-            f"silo {silo.name!r} has {rows} training examples; this run asks for second derivatives of "
-            f"{x.shape[1] + 1} coefficients, which need at least {needed} examples to be safe; {instead}"
+        return (
+            f"{rows} training examples, and second derivatives of {x.shape[1] + 1} coefficients need at "
+            f"least {needed} to be safe"
         )
     low, high = x.amin(0), x.amax(0)
     # For columns of two values, sides.T @ sides counts the rows in the four cells of each cross-table.
@@ -92,10 +100,11 @@ def require_safe_hessian(silo: Silo) -> None:
     cells = sides.T @ sides
     smallest = cells[cells > 0].min() if cells.any() else torch.tensor(torch.inf)
     if smallest < _CELL_FLOOR:
-        raise ConfigError(
-            f"silo {silo.name!r} has {int(smallest)} examples in a cell of the cross-table of two columns, "
-            f"which second derivatives would reveal; cells need at least {_CELL_FLOOR}; {instead}"
+        return (
+            f"fewer than {_CELL_FLOOR} examples in a cell of the cross-table of two columns, which second "
+            "derivatives would reveal"
         )
+    return None
 
 
 def refuse_many_silos(data: Source, needs: str) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from fedilc.data import Silo
+    from fedilc.data.tables.label_rule import LabelRule
     from fedilc.data.tables.preprocessing import Preprocessing
     from fedilc.data.tables.silo_summary import SiloSummary
     from fedilc.runtimes.remote.manifest import Manifest
@@ -72,15 +73,8 @@ class Survey(Section):
         """Return the preprocessing that follows from summaries."""
         from fedilc.data.tables.preprocessing import fit_preprocessing
 
-        settings = self.table
         found = [summaries[silo] for silo in self.silos if silo in summaries]
-        levels = [named for summary in found for named in summary.label_levels]
-        if not levels:
-            raise DataError(
-                f"no silo may name a value of the label {settings.label!r}, because each is in fewer than "
-                f"{settings.min_category} rows; declare its classes in data.categories"
-            )
-        made = fit_preprocessing(found, settings.rule(levels), settings)
+        made = fit_preprocessing(found, label_rule(self.table, found), self.table)
         size = len(made.model_dump_json())
         if size > MOST_PREPROCESSING_BYTES:
             raise DataError(
@@ -88,6 +82,17 @@ class Survey(Section):
                 f"{MOST_PREPROCESSING_BYTES} that silos accept; drop columns or categories"
             )
         return made
+
+
+def label_rule(settings: TableSettings, summaries: Sequence[SiloSummary]) -> LabelRule:
+    """Return the rule of the label that follows from summaries."""
+    levels = [named for summary in summaries for named in summary.label_levels]
+    if not levels:
+        raise DataError(
+            f"no silo may name a value of the label {settings.label!r}, because each is in fewer than "
+            f"{settings.min_category} rows; declare its classes in data.categories"
+        )
+    return settings.rule(levels)
 
 
 def read_survey(values: Any) -> Survey:
@@ -174,6 +179,11 @@ def _sums_of_few(rows: int) -> str:
 
 def rows_of_summaries(folder: Path) -> dict[str, tuple[int, int]]:
     """Return the rows of each silo's summary in a run folder, and the unit to which they are rounded."""
+    return {name: (summary.rows, summary.unit) for name, summary in read_summaries(folder).items()}
+
+
+def read_summaries(folder: Path) -> dict[str, SiloSummary]:
+    """Return the summary of each silo in a run folder; none if it has none."""
     from fedilc.data.tables.silo_summary import SiloSummary
 
     file = folder / SUMMARIES
@@ -183,7 +193,7 @@ def rows_of_summaries(folder: Path) -> dict[str, tuple[int, int]]:
         found = TypeAdapter(list[SiloSummary]).validate_json(file.read_bytes())
     except ValidationError as error:
         raise DataError(f"{file} cannot be read; restore it, or start the run in another folder") from error
-    return {summary.name: (summary.rows, summary.unit) for summary in found}
+    return {summary.name: summary for summary in found}
 
 
 def table_digest(path: Path) -> str:
@@ -237,12 +247,12 @@ def silo_from_table(
     limits.require_columns(made.label.column, [made.label.column, *features.columns])
     if limits.columns is not None:
         features = features.select(column for column in features.columns if column in limits.columns)
-    _refuse_identifiers(name, features, label, made, limits)
+    refuse_identifiers(name, features, label, made, limits)
     table = SiloTable(name, features, made.label.encode(label), label, unlabelled, patients=patients)
     return table.silo(made, validation_share, manifest.seed)
 
 
-def _refuse_identifiers(
+def refuse_identifiers(
     name: str, features: pl.DataFrame, label: pl.Series, made: Preprocessing, limits: SurveyLimits
 ) -> None:
     """Raise if a run makes categories of a column that identifies this silo's patients."""

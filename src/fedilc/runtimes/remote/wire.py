@@ -47,10 +47,11 @@ class DamagedError(ProtocolError):
 
 @dataclass(frozen=True)
 class TensorSchema:
-    """The shape and type of a tensor in a message, and whether it is sent as float16."""
+    """The shape and type of a tensor in a message, whether it is sent as float16, and must be finite."""
 
     like: Tensor
     as_float16: bool = False
+    finite: bool = True
 
 
 def tensor_schemas(
@@ -167,7 +168,7 @@ def _decode(name: str, tensor: Tensor, schema: TensorSchema, about: Mapping[str,
         tensor = (tensor.double() * scale).to(like.dtype)
     if tensor.shape != like.shape or tensor.dtype != like.dtype:
         raise ProtocolError(f"the tensor {name!r} differs from what the header declares")
-    if not is_finite(tensor):
+    if schema.finite and not is_finite(tensor):
         raise ProtocolError(f"the tensor {name!r} holds a NaN or an infinity")
     return tensor
 

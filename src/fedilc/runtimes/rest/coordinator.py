@@ -35,6 +35,7 @@ from fedilc.runtimes.rest.http_server import Connections, Server, raise_descript
 from fedilc.runtimes.rest.monitoring import PAGE, PAGE_HEADERS, add_monitoring
 from fedilc.runtimes.rest.request_limits import add_refusals
 from fedilc.runtimes.rest.silo_routes import add_silo_routes
+from fedilc.runtimes.rest.study_queue import StudyQueue
 from fedilc.runtimes.rest.task_queue import MEMORY_BYTES, Spool, TaskQueue
 from fedilc.training.callbacks import Callback, Run
 from fedilc.training.result import Result
@@ -125,7 +126,7 @@ def require_tokens(silos: Iterable[str], tokens: Tokens | TokenFile | None, addr
             raise ConfigError(f"silo {silo!r} has no token; make one with `fedilc token {silo}`")
 
 
-def wait_until_informed(queue: TaskQueue, silos: Iterable[str], patience: float) -> None:
+def wait_until_informed(queue: TaskQueue | StudyQueue, silos: Iterable[str], patience: float) -> None:
     """Wait until these silos have been told that the run is over, at most `patience` seconds."""
     awaited, deadline = set(silos), time.monotonic() + patience
     while time.monotonic() < deadline and not awaited <= queue.informed:
@@ -217,10 +218,10 @@ class RestRuntime(Runtime):
             self.queue.close(tuple(sorted(waiting)))
 
 
-def make_app(run: TaskQueue | FolderView, tokens: Tokens | TokenFile | None) -> FastAPI:
+def make_app(run: TaskQueue | StudyQueue | FolderView, tokens: Tokens | TokenFile | None) -> FastAPI:
     """Return the app of a task queue, or of a run folder, which has the page and no routes of silos."""
     auth = Auth(tokens, run.silos)
-    if isinstance(run, TaskQueue):
+    if isinstance(run, TaskQueue | StudyQueue):
         app = make_bare_app(auth, run.audit, len(run.silos))
         add_silo_routes(app, run, auth)
     else:

@@ -16,6 +16,7 @@ from typing import Literal
 
 from fedilc.errors import SilosLostError
 from fedilc.runtimes.remote.manifest import Manifest
+from fedilc.runtimes.remote.study_manifest import StudyManifest
 from fedilc.runtimes.rest.audit import Audit
 
 STRIKES = 3
@@ -70,7 +71,10 @@ class Membership:
     """The members of a run. Every method may be called from any thread."""
 
     def __init__(
-        self, manifest: Manifest, audit: Audit | None = None, silos: Iterable[str] | None = None
+        self,
+        manifest: Manifest | StudyManifest,
+        audit: Audit | None = None,
+        silos: Iterable[str] | None = None,
     ) -> None:
         self.manifest = manifest
         self.audit = audit or Audit()
@@ -206,18 +210,8 @@ class Membership:
                 raise RefusedError(
                     422, f"{name!r} is a silo of this run; give the sub-coordinator another name"
                 )
-            if self.manifest.program.keeps_replies:
-                raise RefusedError(
-                    422,
-                    f"inter={self.manifest.choices.name('inter')!r} needs each silo's own reply, and a "
-                    "sub-coordinator sends sums; let the silos join this coordinator themselves",
-                )
-            if self.manifest.secure:
-                raise RefusedError(
-                    422,
-                    "secure sums are made between the silos and one coordinator; let the silos join this "
-                    "coordinator themselves",
-                )
+            if (refused := self._needs_replies()) is not None:
+                raise RefusedError(422, f"{refused}; let the silos join this coordinator themselves")
             for silo in silos:
                 if silo not in self.silos:
                     raise RefusedError(422, f"no silo of this run is called {silo[:100]!r}")
@@ -239,6 +233,17 @@ class Membership:
                 status.examples, status.last_seen = examples, time.time()
             self._notify(workers=True)
             return elsewhere
+
+    def _needs_replies(self) -> str | None:
+        """Return why each silo must reply for itself; None if a sub-coordinator may add replies up."""
+        if isinstance(self.manifest, StudyManifest):
+            return "a study leaves silos out in turn, which the sums of a sub-coordinator would hide"
+        if self.manifest.program.keeps_replies:
+            inter = self.manifest.choices.name("inter")
+            return f"inter={inter!r} needs each silo's own reply, and a sub-coordinator sends sums"
+        if self.manifest.secure:
+            return "secure sums are made between the silos and one coordinator"
+        return None
 
     def _assign(self, name: str, silos: Collection[str], lost: Mapping[str, str]) -> None:
         """Set all silos that a sub-coordinator replies for; those that it no longer has are lost.

@@ -29,6 +29,7 @@ from fedilc.runtimes.rest.request_limits import refusals
 from fedilc.runtimes.rest.task_queue import Notifier
 
 if TYPE_CHECKING:
+    from fedilc.runtimes.rest.study_queue import StudyQueue
     from fedilc.runtimes.rest.task_queue import TaskQueue
     from fedilc.runtimes.rest.viewer import FolderView
 
@@ -69,7 +70,7 @@ class Health(BaseModel):
     viewer_token: bool = Field(description="whether viewers need a token")
 
 
-def add_monitoring(app: FastAPI, run: TaskQueue | FolderView, auth: Auth) -> None:
+def add_monitoring(app: FastAPI, run: TaskQueue | StudyQueue | FolderView, auth: Auth) -> None:
     """Add every route except those of silos."""
     add_health(app, auth, run.is_over)
     _add_run(app, run, auth)
@@ -92,7 +93,7 @@ def add_health(app: FastAPI, auth: Auth, is_over: Callable[[], bool]) -> None:
         return JSONResponse(health.model_dump(), 503 if over else 200)
 
 
-def _add_run(app: FastAPI, run: TaskQueue | FolderView, auth: Auth) -> None:
+def _add_run(app: FastAPI, run: TaskQueue | StudyQueue | FolderView, auth: Auth) -> None:
     viewers_only, refused = [Depends(auth.require_viewer)], refusals(401, 403, 429)
     history_text = HistoryText(run)
     streams, downloads = EventStreams(run, history_text), Downloads()
@@ -158,7 +159,7 @@ def _add_page(app: FastAPI) -> None:
 class HistoryText:
     """The history of a run as JSON: each record is serialised once, however many viewers ask for it."""
 
-    def __init__(self, run: TaskQueue | FolderView) -> None:
+    def __init__(self, run: TaskQueue | StudyQueue | FolderView) -> None:
         self.run = run
         self._texts: dict[int, bytes] = {}
 
@@ -235,7 +236,7 @@ async def _parts(body: bytes) -> AsyncIterator[bytes]:
 class EventStreams:
     """The viewers that receive events."""
 
-    def __init__(self, run: TaskQueue | FolderView, history: HistoryText | None = None) -> None:
+    def __init__(self, run: TaskQueue | StudyQueue | FolderView, history: HistoryText | None = None) -> None:
         self.run, self.history = run, history or HistoryText(run)
         self.viewers = 0
         self.notifier = Notifier(run.listen)

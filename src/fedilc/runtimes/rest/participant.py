@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from urllib.parse import quote
 
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from fedilc.errors import ConfigError, ProtocolError, printable, writing
 from fedilc.federation.client import SiloClient
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest, require_silo
 from fedilc.runtimes.remote.silo_client import make_client
+from fedilc.runtimes.remote.study_manifest import StudyManifest
 from fedilc.runtimes.remote.survey import Survey, read_survey
 from fedilc.runtimes.remote.wire import (
     MEDIA_TYPE,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from fedilc.data.tables.silo_summary import SiloSummary
     from fedilc.runtimes.rest.secure_silo import SecureMember, SecureSilo, SurveySilo
 
+Known = TypeVar("Known", Manifest, StudyManifest)
 MAX_PARAMETERS = 2**28
 _FILE = "runs.json"
 _CONSENTS = "summaries.json"
@@ -89,7 +91,7 @@ class SiloLimits:
                 "that `fedilc serve` shows"
             )
 
-    def require_run(self, manifest: Manifest, url: str, silo: str) -> None:
+    def require_run(self, manifest: Manifest | StudyManifest, url: str, silo: str) -> None:
         """Raise if the coordinator has another run than this silo agreed to, or too large a network."""
         if self.digest is not None and not manifest.hash.startswith(self.digest):
             raise ConfigError(
@@ -113,7 +115,7 @@ class SiloLimits:
                 f"`min_examples={self.min_examples}`; it does not take part"
             )
 
-    def remember(self, manifest: Manifest, url: str, silo: str) -> None:
+    def remember(self, manifest: Manifest | StudyManifest, url: str, silo: str) -> None:
         """Store the run in the state folder, as the one to expect at this address."""
         if self.state is None:
             return
@@ -193,8 +195,8 @@ class _UnreadableError(CoordinatorError):
     """A response that is not a manifest, or was damaged on the way."""
 
 
-class RunMember(ABC):
-    """A member of a run with one HTTP client: a silo, or a sub-coordinator with its own silos."""
+class HttpMember(ABC, Generic[Known]):
+    """Whoever works for a coordinator with one HTTP client; `Known` is the manifest of what it joins."""
 
     http: HttpClient
     name: str
@@ -206,18 +208,22 @@ class RunMember(ABC):
         """Return what the member says about itself, beside the manifest's hash."""
 
     @abstractmethod
-    def _weights(self) -> Mapping[str, Tensor]:
-        """Return the weights that were received last."""
+    def _known(self, body: Mapping[str, Any]) -> Known | None:
+        """Return the manifest in a response, or None; raise if it is another one's."""
 
     @abstractmethod
-    def _reply(self, manifest: Manifest, received: ReceivedRequest) -> bytes | None:
-        """Return the body of the reply to a task; None if there is none."""
+    def _max_task_bytes(self, manifest: Known) -> int:
+        """Return how large a task may be."""
 
-    def _joined(self, manifest: Manifest, _response: Response) -> None:
-        """Log that the member has joined; subclasses read the response."""
-        self.log(f"joined {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
+    @abstractmethod
+    def _do(self, response: Response, manifest: Known, weights_digest: str) -> tuple[Response | None, str]:
+        """Do a task; return what came back for the answer, and the digest of the weights held now."""
 
-    def _work(self, manifest: Manifest) -> str:
+    @abstractmethod
+    def _joined(self, manifest: Known, response: Response) -> None:
+        """Log that the member has joined."""
+
+    def _work(self, manifest: Known) -> str:
         """Work until the run is over; return how it ended."""
         weights_digest, following, retries = "", None, None
         self._join(manifest)
@@ -236,12 +242,10 @@ class RunMember(ABC):
                 self._join(manifest)
             elif response.status == 200:
                 try:
-                    received = self._receive(response, manifest, weights_digest)
+                    following, weights_digest = self._do(response, manifest, weights_digest)
                 except DamagedError as error:
                     following = Response(400, json.dumps({"detail": str(error)}).encode())
                     continue
-                weights_digest = received.weights_digest
-                following = self._send_reply(manifest, received)
                 retries = retries if following is not None and following.status in _RETRIED else None
             elif response.status in _RETRIED:
                 # Forget which weights are here, so that the task comes with all of them.
@@ -252,10 +256,10 @@ class RunMember(ABC):
             else:
                 self._refused(response)
 
-    def _next(self, manifest: Manifest, weights_digest: str) -> Response:
+    def _next(self, manifest: Known, weights_digest: str) -> Response:
         """Wait for the next task; if a response comes at once without one, pause before asking again."""
         asked_at, params = time.monotonic(), {"have": weights_digest, "wait": POLL_SECONDS}
-        response = self.http.call("GET", self._path("task"), _max_task_bytes(manifest), params=params)
+        response = self.http.call("GET", self._path("task"), self._max_task_bytes(manifest), params=params)
         if response.status == 204 and time.monotonic() - asked_at < _EMPTY_PAUSE_SECONDS:
             self.http.sleep(_EMPTY_PAUSE_SECONDS)
         return response
@@ -263,31 +267,18 @@ class RunMember(ABC):
     def _path(self, rest: str) -> str:
         return f"/v1/silos/{quote(self.name, safe='')}/{rest}"
 
-    def _receive(self, response: Response, manifest: Manifest, weights_digest: str) -> ReceivedRequest:
-        """Return the task; raise if it is not of this run."""
-        received = unpack_request(response.body, manifest, weights_digest, self._weights())
-        if received.run != manifest.hash:
-            self._require_same(manifest)
-            raise CoordinatorError(
-                "the coordinator sent a task that belongs to another run than its manifest"
-            )
-        return received
-
-    def _send_reply(self, manifest: Manifest, received: ReceivedRequest) -> Response | None:
-        """Send the reply to a task; return what came back, if anything.
+    def _send(
+        self, manifest: Known, place: str, task: str, weights_digest: str, body: bytes
+    ) -> Response | None:
+        """Send the answer to a task; return what came back, if anything.
 
         That is the next task, the end of the run, or a refusal after which the task is asked for again.
         """
-        request = received.request
-        self.log(f"round {request.round} of {manifest.rounds}: {request.step}", "round")
-        body = self._reply(manifest, received)
-        if body is None:
-            return None
         response = self.http.call(
             "PUT",
-            self._path(f"rounds/{request.round}/{quote(request.step, safe='')}"),
-            _max_task_bytes(manifest),
-            params={"task": received.task, "have": received.weights_digest, "wait": POLL_SECONDS},
+            self._path(f"rounds/{place}"),
+            self._max_task_bytes(manifest),
+            params={"task": task, "have": weights_digest, "wait": POLL_SECONDS},
             content=body,
             headers={"Content-Type": MEDIA_TYPE, "Content-Digest": content_digest(body)},
         )
@@ -295,7 +286,7 @@ class RunMember(ABC):
             self._refused(response)
         return response if response.status in (410, *_RETRIED) or response.media == MEDIA_TYPE else None
 
-    def _manifest(self) -> Manifest | None:
+    def _manifest(self) -> Known | None:
         """Return the manifest; None if the coordinator still waits for summaries of silos' tables."""
         response = self.http.call("GET", "/v1/manifest")
         body = response.json()
@@ -304,17 +295,19 @@ class RunMember(ABC):
         if response.status == 200 and isinstance(body, dict) and {"survey", "missing"} <= set(body):
             self._answer_survey(body)
             return None
-        if response.status != 200 or not isinstance(body, dict) or not {"manifest", "hash"} <= set(body):
+        manifest = None
+        if response.status == 200 and isinstance(body, dict) and "hash" in body:
+            manifest = self._known(body)
+        if manifest is None:
             what = f"its status is {response.status}" if response.status != 200 else "it sends no manifest"
             where = f" and points to {printable(response.location)[:200]}" if response.location else ""
             raise _UnreadableError(f"{self.http.url} is not a FedILC coordinator: {what}{where}")
-        manifest = read_manifest(body["manifest"])
         if manifest.hash != body["hash"]:
             raise _UnreadableError("the manifest does not match its hash; do not join this coordinator")
         self.limits.require_run(manifest, self.http.url, self.name)
         return manifest
 
-    def read_manifest(self) -> Manifest:
+    def read_manifest(self) -> Known:
         """Return the manifest; retry if a response is damaged."""
         retries, failures = Retries(self.http), 0
         while True:
@@ -336,7 +329,7 @@ class RunMember(ABC):
             "let its silos join the run's own coordinator"
         )
 
-    def _require_same(self, manifest: Manifest) -> None:
+    def _require_same(self, manifest: Known) -> None:
         """Raise if the coordinator has another run now."""
         if self.read_manifest().hash != manifest.hash:
             raise CoordinatorError(
@@ -344,7 +337,7 @@ class RunMember(ABC):
                 "you agree to it"
             )
 
-    def _join(self, manifest: Manifest) -> None:
+    def _join(self, manifest: Known) -> None:
         """Join; wait while the coordinator says that this silo is connected elsewhere."""
         body = {"manifest": manifest.hash, **self._joining()}
         retries, attempts = Retries(self.http), 0
@@ -365,6 +358,69 @@ class RunMember(ABC):
         raise CoordinatorError(f"the coordinator refuses silo {self.name!r}: {response.reason}")
 
 
+class RunMember(HttpMember[Manifest]):
+    """A member of a run: a silo, or a sub-coordinator with its own silos."""
+
+    @abstractmethod
+    def _weights(self) -> Mapping[str, Tensor]:
+        """Return the weights that were received last."""
+
+    @abstractmethod
+    def _reply(self, manifest: Manifest, received: ReceivedRequest) -> bytes | None:
+        """Return the body of the reply to a task; None if there is none."""
+
+    def _known(self, body: Mapping[str, Any]) -> Manifest | None:
+        """Return the manifest of a run; raise if the coordinator has a study."""
+        if "study" in body:
+            self._found_study()
+        return read_manifest(body["manifest"]) if "manifest" in body else None
+
+    def _found_study(self) -> NoReturn:
+        """Raise: a study needs a silo with a table."""
+        raise CoordinatorError(
+            "the coordinator has a study over tables of silos; join it with the table of one silo, `data`"
+        )
+
+    def _joined(self, manifest: Manifest, _response: Response) -> None:
+        """Log that the member has joined; subclasses read the response."""
+        self.log(f"joined {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
+
+    def _max_task_bytes(self, manifest: Manifest) -> int:
+        """Return how large a task may be: w, what the largest step sends besides, and a header."""
+        steps = manifest.program.steps.values()
+        other = max(sum(byte_size(like.values()) for like in step.sends.values()) for step in steps)
+        return byte_size(manifest.like.values()) + other + 2 * header_room(manifest.like) + (1 << 16)
+
+    def _do(self, response: Response, manifest: Manifest, weights_digest: str) -> tuple[Response | None, str]:
+        """Do a task; return what came back for the reply, and the digest of the weights held now."""
+        received = self._receive(response, manifest, weights_digest)
+        return self._send_reply(manifest, received), received.weights_digest
+
+    def _receive(self, response: Response, manifest: Manifest, weights_digest: str) -> ReceivedRequest:
+        """Return the task; raise if it is not of this run."""
+        received = unpack_request(response.body, manifest, weights_digest, self._weights())
+        if received.run != manifest.hash:
+            self._require_same(manifest)
+            raise CoordinatorError(
+                "the coordinator sent a task that belongs to another run than its manifest"
+            )
+        return received
+
+    def _send_reply(self, manifest: Manifest, received: ReceivedRequest) -> Response | None:
+        """Send the reply to a task; return what came back, if anything."""
+        request = received.request
+        self.log(f"round {request.round} of {manifest.rounds}: {request.step}", "round")
+        body = self._reply(manifest, received)
+        if body is None:
+            return None
+        place = f"{request.round}/{quote(request.step, safe='')}"
+        return self._send(manifest, place, received.task, received.weights_digest, body)
+
+
+class StudyFoundError(Exception):
+    """The coordinator has a study."""
+
+
 @dataclass
 class Participant(RunMember):
     """One silo in one run, from joining to the end."""
@@ -378,6 +434,7 @@ class Participant(RunMember):
     limits: SiloLimits = field(default_factory=SiloLimits)
     table: TableAccess | None = None
     secure: SecureMember | None = None
+    study: Callable[[Participant], str] | None = None
     _secure: SecureSilo | None = field(init=False, default=None)
     _client: SiloClient = field(init=False)
     _summarised: str | None = field(init=False, default=None)
@@ -385,14 +442,19 @@ class Participant(RunMember):
     _in_survey: SurveySilo | None = field(init=False, default=None)
 
     def take_part(self) -> str:
-        """Work until the run is over; return how it ended."""
-        manifest = self.read_manifest()
+        """Work until the run is over; return how it ended. A study is the work of `study`."""
+        try:
+            manifest = self.read_manifest()
+        except StudyFoundError:
+            assert self.study is not None
+            return self.study(self)
         require_silo(self.name, manifest.run, manifest.silos)
         if self.secure is not None:
             self.secure.require_fits(manifest, self.name)
         elif manifest.secure:
             raise ConfigError(_NEEDS_KEY)
-        self._require_same_table(manifest)
+        if manifest.preprocessing is not None:
+            self.require_same_table(manifest.run)
         folder = self.limits.state
         self._client = make_client(manifest, self.name, self.make_silo, self.build, self.device, folder)
         self.limits.require_examples(len(self._client.silo), self.name)
@@ -404,6 +466,17 @@ class Participant(RunMember):
             folder = self.limits.consent_folder
             self._secure = SecureSilo(self._client, manifest, self.secure, folder, self.log)
         return self._work(manifest)
+
+    def _found_study(self) -> NoReturn:
+        """Raise that this is a study, which is done elsewhere; refuse it if nobody here can."""
+        if self.secure is not None:
+            raise ConfigError(
+                "the coordinator has a study, which has no secure sums: totals over sets of silos that "
+                "differ in one silo give that silo's answer; leave out `key` and `roster` if you agree"
+            )
+        if self.study is None or self.table is None:
+            super()._found_study()
+        raise StudyFoundError
 
     def _answer_survey(self, body: Mapping[str, Any]) -> None:
         survey = read_survey(body["survey"])
@@ -471,12 +544,12 @@ class Participant(RunMember):
                 raise
             self.log(f"the consent is not remembered, because {error}; name a folder with `state`")
 
-    def _require_same_table(self, manifest: Manifest) -> None:
+    def require_same_table(self, run: str) -> None:
         """Raise if the table is not the one whose summary was sent to this run."""
-        if self.table is None or manifest.preprocessing is None:
+        if self.table is None:
             return
         now = self.table.digest()
-        self.limits.agreed(self.http.url, self.name, manifest.run, now)
+        self.limits.agreed(self.http.url, self.name, run, now)
         if self._summarised not in (None, now):
             raise ConfigError(
                 f"the table of silo {self.name!r} has changed since its summary was sent; restore it, and "
@@ -494,10 +567,3 @@ class Participant(RunMember):
         if self._secure is not None:
             return self._secure.answer(received)
         return pack_reply(self._client.answer(received.request), manifest)
-
-
-def _max_task_bytes(manifest: Manifest) -> int:
-    """Return how large a task may be: the weights, what the largest step sends besides, and a header."""
-    steps = manifest.program.steps.values()
-    other = max(sum(byte_size(like.values()) for like in step.sends.values()) for step in steps)
-    return byte_size(manifest.like.values()) + other + 2 * header_room(manifest.like) + (1 << 16)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from fedilc.runtimes.rest.membership import RefusedError
+from fedilc.runtimes.rest.study_queue import StudyQueue
 from fedilc.runtimes.rest.task_queue import Body, Spool, TaskQueue
 
 MAX_CONCURRENT = 8
@@ -34,9 +35,9 @@ Model = TypeVar("Model", bound=BaseModel)
 class RequestLimits:
     """Limits on the concurrent requests per silo, and on the replies received and decoded at a time."""
 
-    def __init__(self, queue: TaskQueue) -> None:
+    def __init__(self, queue: TaskQueue | StudyQueue) -> None:
         self.queue = queue
-        at_once = DECODED_BYTES // max(1, queue.manifest.program.answer_bytes)
+        at_once = DECODED_BYTES // max(1, queue.answer_bytes)
         self.decoding = asyncio.Semaphore(min(_THREADS, max(2, at_once)))
         self._uploads = asyncio.Semaphore(CONCURRENT_UPLOADS)
         self._open: Counter[str] = Counter()

@@ -16,6 +16,7 @@ from fedilc.federation.program import MAX_EXAMPLES
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.auth import Auth, SiloName
 from fedilc.runtimes.rest.request_limits import RequestLimits, read_body, read_json, refusals
+from fedilc.runtimes.rest.study_queue import StudyQueue
 from fedilc.runtimes.rest.task_queue import Notifier, Spool, TaskQueue
 
 MAX_POLL_SECONDS = 60.0
@@ -82,7 +83,7 @@ class JoinReply(BaseModel):
     elsewhere: dict[str, str] = {}
 
 
-def add_silo_routes(app: FastAPI, queue: TaskQueue, auth: Auth) -> None:
+def add_silo_routes(app: FastAPI, queue: TaskQueue | StudyQueue, auth: Auth) -> None:
     """Add the routes of silos to an app."""
     limits, notifier = RequestLimits(queue), Notifier(queue.listen_for_tasks)
     app.state.notifiers.append(notifier)
@@ -90,7 +91,7 @@ def add_silo_routes(app: FastAPI, queue: TaskQueue, auth: Auth) -> None:
     _add_tasks(app, queue, auth, limits, notifier)
 
 
-def _add_join(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits) -> None:
+def _add_join(app: FastAPI, queue: TaskQueue | StudyQueue, auth: Auth, limits: RequestLimits) -> None:
     schemas = [SiloJoin.model_json_schema(), SubCoordinatorJoin.model_json_schema()]
     content = {"required": True, "content": {"application/json": {"schema": {"anyOf": schemas}}}}
     max_bytes = _JOIN_BYTES + _JOIN_BYTES_PER_SILO * len(queue.silos)
@@ -130,7 +131,9 @@ def _add_join(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits)
             return JoinReply(silo=silo, round=queue.progress.round)
 
 
-def _add_tasks(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits, notifier: Notifier) -> None:
+def _add_tasks(
+    app: FastAPI, queue: TaskQueue | StudyQueue, auth: Auth, limits: RequestLimits, notifier: Notifier
+) -> None:
     silos_only = [Depends(auth.require_silo)]
     no_task: dict[int | str, dict[str, Any]] = {204: {"description": "no task yet"}}
 
@@ -177,7 +180,7 @@ def _add_tasks(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits
 
 async def _receive_reply(
     request: Request,
-    queue: TaskQueue,
+    queue: TaskQueue | StudyQueue,
     limits: RequestLimits,
     silo: str,
     number: int,
@@ -199,7 +202,12 @@ async def _receive_reply(
 
 
 async def _next_task(
-    request: Request, queue: TaskQueue, notifier: Notifier, silo: str, weights_digest: str, wait: float
+    request: Request,
+    queue: TaskQueue | StudyQueue,
+    notifier: Notifier,
+    silo: str,
+    weights_digest: str,
+    wait: float,
 ) -> bytes | None:
     """Return the task's bytes; None if the time is up, the silo has disconnected, or the server stops."""
     # Attached before the queue is asked: a task that is opened in between then wakes the wait below.

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,7 +28,7 @@ from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.data.tables.summary_checks import check_summary, unconfirmed_silos
 from fedilc.data.tables.table_notes import table_notes
 from fedilc.errors import DataError
-from fedilc.runtimes.remote.survey import Survey
+from fedilc.runtimes.remote.survey import Survey, read_summaries
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.auth import Auth, SiloName, TokenFile, Tokens
@@ -203,32 +205,70 @@ def survey_tables(
     survey = Survey.of(settings.name, data)
     if roster is not None:
         survey = Survey.of(settings.name, data, roster.digest, needed)
-    require_tokens(survey.silos, tokens, address)
-    out.mkdir(mode=0o700, parents=True, exist_ok=True)
-    audit = Audit(out / AUDIT_FILE)
-
-    def wait_at(app: FastAPI, wait: Callable[[], Found]) -> tuple[Found, int]:
-        try:
-            with listening(app, address) as port:
-                say(f"silos join at {address.url(port)}; waiting for summaries of {', '.join(survey.silos)}")
-                found = wait()
-                time.sleep(_SWITCH_SECONDS)  # so that the last silo receives its response
-                return found, port
-        finally:
-            audit.flush(now=True)
-
+    audit = _begin(survey, out, address, tokens)
+    waiting = address, survey, audit, say
     if roster is None:
         collected = Summaries(survey, audit, say)
-        believed, port = wait_at(make_survey_app(collected, tokens), lambda: collected.wait(needed, patience))
+        app = make_survey_app(collected, tokens)
+        believed, address = _wait_at(app, lambda: collected.wait(needed, patience), *waiting)
         made, summaries = survey.preprocessing(believed), list(believed.values())
     else:
         from fedilc.runtimes.rest.secure_survey import SurveySums, make_secure_survey_app
 
         sums = SurveySums(survey, roster, patience, audit, say)
         sums.form.require_declared()
-        total, port = wait_at(make_secure_survey_app(sums, tokens), sums.collect)
+        total, address = _wait_at(make_secure_survey_app(sums, tokens), sums.collect, *waiting)
         made, summaries = sums.form.preprocessing(total), [total]
+    _write(summaries, out)
+    Report(notes=grouped(table_notes(summaries, made))).warn()
+    return made, address
+
+
+def survey_study(
+    survey: Survey,
+    out: Path,
+    address: Address,
+    tokens: Tokens | TokenFile | None,
+    say: Callable[[str], None],
+) -> tuple[dict[str, SiloSummary], Address]:
+    """Return the summaries of all silos of a study, stored or collected now, and where it is served."""
+    found = read_summaries(out)
+    if set(found) != set(survey.silos):
+        audit = _begin(survey, out, address, tokens)
+        collected = Summaries(survey, audit, say)
+        app, needed = make_survey_app(collected, tokens), len(survey.silos)
+        wait = partial(collected.wait, needed, math.inf)
+        found, address = _wait_at(app, wait, address, survey, audit, say)
+        _write([found[silo] for silo in survey.silos], out)
+    return {silo: found[silo] for silo in survey.silos}, address
+
+
+def _begin(survey: Survey, out: Path, address: Address, tokens: Tokens | TokenFile | None) -> Audit:
+    """Make the folder of a run whose survey begins; return its audit."""
+    require_tokens(survey.silos, tokens, address)
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Audit(out / AUDIT_FILE)
+
+
+def _wait_at(
+    app: FastAPI,
+    wait: Callable[[], Found],
+    address: Address,
+    survey: Survey,
+    audit: Audit,
+    say: Callable[[str], None],
+) -> tuple[Found, Address]:
+    """Serve a survey until what is waited for is there; return it, and where silos look for the run then."""
+    try:
+        with listening(app, address) as port:
+            say(f"silos join at {address.url(port)}; waiting for summaries of {', '.join(survey.silos)}")
+            found = wait()
+            time.sleep(_SWITCH_SECONDS)  # so that the last silo receives its response
+            return found, replace(address, port=port)
+    finally:
+        audit.flush(now=True)
+
+
+def _write(summaries: Sequence[SiloSummary], out: Path) -> None:
     text = json.dumps([summary.model_dump(mode="json") for summary in summaries])
     write_atomically(out / SUMMARIES, text.encode())
-    Report(notes=grouped(table_notes(summaries, made))).warn()
-    return made, replace(address, port=port)

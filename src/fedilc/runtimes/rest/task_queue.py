@@ -33,6 +33,8 @@ _OTHER_REPLY = "another reply to this task was accepted before"
 class TaskQueue(Membership):
     """One open request at a time to the members of a run, and its replies."""
 
+    manifest: Manifest
+
     def __init__(
         self,
         manifest: Manifest,
@@ -227,6 +229,11 @@ class TaskQueue(Membership):
             if now != joined:
                 who = "it" if isinstance(reply, Reply) else f"silo {one.silo!r}"
                 raise ProtocolError(f"{who} has {now} examples, but joined with {joined}")
+
+    @property
+    def answer_bytes(self) -> int:
+        """Return how large the largest reply of a step is, in bytes."""
+        return self.manifest.program.answer_bytes
 
     def about(self) -> dict[str, Any]:
         """Return the run's manifest and its hash."""

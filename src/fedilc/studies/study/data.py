@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -52,6 +52,8 @@ class StudyData(ABC):
         settings: those of the study that the file of the data gives, by name.
         patients: by silo, whose each example is, by number; only silos at which a patient has several.
         backbone: the frozen network whose features of pictures are the inputs, if they are.
+        refused: by federated method, why silos do not take part in it.
+        trainer: what does tasks together if the silos are elsewhere (see `tasks.perform_all`).
     """
 
     name: str
@@ -67,6 +69,11 @@ class StudyData(ABC):
     settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     patients: Mapping[str, NDArray[np.intp]] = field(default_factory=dict, kw_only=True)
     backbone: BackboneFacts | None = field(default=None, kw_only=True)
+    refused: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    trainer: Callable[[Sequence[Any], Callable[[float], None]], list[Any]] | None = field(
+        default=None, kw_only=True, repr=False, compare=False
+    )
+    pools: ClassVar[bool] = True  # whether examples of several silos may be in one place
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -77,6 +84,10 @@ class StudyData(ABC):
     @abstractmethod
     def nbytes(self) -> int:
         """Return about how many bytes the silos' features have."""
+
+    def scalings(self, _offered: Sequence[Scaling]) -> tuple[Scaling, ...]:
+        """Return which scalings of numbers may be chosen; none for inputs that are ready."""
+        return ()
 
     def patients_of(self, silos: Sequence[str]) -> NDArray[np.intp] | None:
         """Return whose each example of some silos is, by number; None if no patient there has several."""
@@ -206,15 +217,8 @@ class StudyTables(StudyData):
             self._kept.clear()
 
     def scalings(self, offered: Sequence[Scaling]) -> tuple[Scaling, ...]:
-        """Return which scalings may be chosen: those offered, or the one that the tables' settings name.
-
-        Without a column that they scale in different ways, it is the first.
-        """
-        if (named := self.tables.settings.scaling) != "moments":
-            return (named,)
-        silos = list(self.tables.silos)
-        made = {name: self.tables.fit(silos, name).features for name in offered}
-        return tuple(name for place, name in enumerate(offered) if made[name] not in [*made.values()][:place])
+        """Return which scalings may be chosen: those offered, or the one that the tables' settings name."""
+        return different_scalings(self.tables.settings, list(self.tables.silos), self.tables.fit, offered)
 
     @property
     def has_indicators(self) -> bool:
@@ -232,6 +236,22 @@ class StudyTables(StudyData):
             return fitted
         features = tuple(one.model_copy(update={"indicator": False}) for one in fitted.features)
         return fitted.model_copy(update={"features": features})
+
+
+def different_scalings(
+    settings: TableSettings,
+    silos: Sequence[str],
+    fit: Callable[[Sequence[str], Scaling], Preprocessing],
+    offered: Sequence[Scaling],
+) -> tuple[Scaling, ...]:
+    """Return which scalings may be chosen: those offered, or the one that the tables' settings name.
+
+    Without a column that they scale in different ways, it is the first.
+    """
+    if settings.scaling != "moments":
+        return (settings.scaling,)
+    made = {name: fit(silos, name).features for name in offered}
+    return tuple(name for place, name in enumerate(offered) if made[name] not in [*made.values()][:place])
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -112,12 +112,12 @@ def fit_all(
     found = []
     for one, result, curve in zip(fits, trained, watching.curves, strict=True):
         if result.failed:
-            found.append(Fitted(partial(_predict, result.model, {}), curve=curve, failed=result.failed))
+            found.append(Fitted(partial(predict, result.model, {}), curve=curve, failed=result.failed))
             continue
         weights = {name: tensor.detach().clone() for name, tensor in result.model.named_parameters()}
         agreement = {str(record["round"]): record.get("sign_agreement") for record in result.history}
         known = {number: signs for number, signs in agreement.items() if signs and len(one.silos) > 1}
-        fitted = Fitted(partial(_predict, result.model, weights), weights, curve, agreement=known)
+        fitted = Fitted(partial(predict, result.model, weights), weights, curve, agreement=known)
         if one.newton and one.scored:  # a regression is its minimum; weights on the way to it are not scored
             curve[str(one.rounds)] = {
                 name: float(choosing_losses(watching.loss, fitted.predict(x).unsqueeze(0), [y])[0])
@@ -139,23 +139,33 @@ class _Watching:
         """Score the weights of models for which a score is due after this round."""
         self._done += len(moment.places)
         self.progress(self._done / self._total)
-        due = [place for place in moment.places if self.fits[place].scores_at(moment.round)]
-        for members in self._together(due):
-            sets = [self.fits[place].scored[name] for place, name in members]
-            outputs = moment.predict([place for place, _ in members], [x for x, _ in sets])
-            losses = choosing_losses(self.loss, outputs, [y for _, y in sets])
-            for (place, name), value in zip(members, losses.tolist(), strict=True):
+        due = (
+            (place, name, examples)
+            for place in moment.places
+            if self.fits[place].scores_at(moment.round)
+            for name, examples in self.fits[place].scored.items()
+        )
+        for members in together(due):
+            outputs = moment.predict([place for place, _, _ in members], [x for _, _, (x, _) in members])
+            losses = choosing_losses(self.loss, outputs, [y for _, _, (_, y) in members])
+            for (place, name, _), value in zip(members, losses.tolist(), strict=True):
                 self.curves[place].setdefault(str(moment.round), {})[name] = value
 
-    def _together(self, places: Sequence[int]) -> Iterator[list[tuple[int, str]]]:
-        """Yield the sets of examples that are scored at once: as many examples each, in bounded memory."""
-        sets: dict[Hashable, list[tuple[int, str]]] = {}
-        for place in places:
-            for name, (x, _) in self.fits[place].scored.items():
-                key = (len(x), None if x.nbytes <= _APART else id(x))
-                sets.setdefault(key, []).append((place, name))
-        for members in sets.values():
-            yield from (members[at : at + _SETS] for at in range(0, len(members), _SETS))
+
+Scored = tuple[int, str, Examples]  # a model, and a set of examples that it is scored on, by name
+
+
+def together(sets: Iterable[Scored]) -> Iterator[list[Scored]]:
+    """Yield the sets that are scored at once: of one silo, as many examples each, in bounded memory.
+
+    A silo scores its own sets, wherever the others are, so that losses have the same bits.
+    """
+    found: dict[Hashable, list[Scored]] = {}
+    for place, name, (x, y) in sets:
+        key = (name, len(x), None if x.nbytes <= _APART else id(x))
+        found.setdefault(key, []).append((place, name, (x, y)))
+    for members in found.values():
+        yield from (members[at : at + _SETS] for at in range(0, len(members), _SETS))
 
 
 def choosing_losses(loss: Loss, outputs: Tensor, labels: Sequence[Tensor]) -> NDArray[np.float64]:
@@ -262,7 +272,8 @@ def build_network(network: Network, inputs: Shape, outputs: int, seed: int) -> n
 
 
 @torch.no_grad()
-def _predict(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def predict(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Return the outputs of a model with these weights, a row per example."""
     model.eval()
     x = x.to(next(iter(weights.values())).dtype)
     parts = [torch.func.functional_call(model, dict(weights), (part,)) for part in x.split(_ROWS)]

@@ -239,7 +239,9 @@ class StudyPlan:
         self._check_model()
         if settings.sensitivity and not isinstance(self.data, StudyTables):
             raise ConfigError(f"`sensitivity` is for tables, and {self.data.name} holds none; leave it out")
-        for text in settings.subgroups:
+        if not self.algorithms:
+            raise ConfigError(f"no method is left: {'; '.join(self.data.refused.values())}")
+        for text in settings.subgroups if self.data.pools else ():
             subgroup_levels(self.data, text)
         if settings.choose_by == "silo" and len(names) < 3:
             raise ConfigError("choosing by held-out silos needs three silos; choose by validation")
@@ -259,7 +261,7 @@ class StudyPlan:
 
     def own_notes(self) -> list[str]:
         """Return sentences on what so few sites or examples cannot give."""
-        found = []
+        found = list(self.data.refused.values())
         labels = {name: self.data.labels[name] for name in self.data.silos}
         if len(labels) < 4:
             found.append(
@@ -324,18 +326,20 @@ class StudyPlan:
     @property
     def regression(self) -> str | None:
         """Return the federated regression for tables with this loss; None if there is none."""
-        return REGRESSIONS.get(self.data.loss) if self.data.is_table else None
+        name = REGRESSIONS.get(self.data.loss) if self.data.is_table else None
+        return None if name in self.data.refused else name
 
     @property
     def algorithms(self) -> tuple[str, ...]:
         """Return the federated methods: those asked for, and as a comparator the regression of the loss."""
         added = [self.regression] if self.settings.references and self.regression else []
-        return tuple(dict.fromkeys((*self.settings.algorithms, *added)))
+        names = dict.fromkeys((*self.settings.algorithms, *added))
+        return tuple(name for name in names if name not in self.data.refused)
 
     @property
     def estimated(self) -> tuple[str, ...]:
         """Return the comparators by scikit-learn over the training silos; none without it, or for images."""
-        if not (self.settings.references and self.data.is_table and has_sklearn()):
+        if not (self._pools and self.data.is_table and has_sklearn()):
             return ()
         trees = () if self.data.backbone is not None else (POOLED_TREES,)  # slow with thousands of columns
         return (pooled_regression(self.data.loss), *trees)
@@ -343,7 +347,11 @@ class StudyPlan:
     @property
     def methods(self) -> tuple[str, ...]:
         """Return the methods that are trained over the training silos, federated or on pooled examples."""
-        return (*self.algorithms, *([POOLED] if self.settings.references else []), *self.estimated)
+        return (*self.algorithms, *([POOLED] if self._pools else []), *self.estimated)
+
+    @property
+    def _pools(self) -> bool:
+        return self.settings.references and self.data.pools
 
     @property
     def network(self) -> Network:
@@ -356,7 +364,7 @@ class StudyPlan:
     @property
     def reference(self) -> str:
         """Return the algorithm that the others are compared with."""
-        names = self.settings.algorithms
+        names = [name for name in self.settings.algorithms if name not in self.data.refused]
         return next((name for name in REFERENCES if name in names), names[0])
 
     @property
@@ -386,9 +394,8 @@ class StudyPlan:
     @cached_property
     def scalings(self) -> tuple[dict[str, Any], ...]:
         """Return how numbers may be scaled; there is one way for inputs that are ready, and none is named."""
-        if not isinstance(self.data, StudyTables):
-            return ({},)
-        return tuple({"scaling": name} for name in self.data.scalings(self.settings.scalings))
+        names = self.data.scalings(self.settings.scalings)
+        return tuple({"scaling": name} for name in names) or ({},)
 
     @property
     def networks(self) -> tuple[dict[str, Any], ...]:
@@ -519,7 +526,8 @@ class StudyPlan:
     def alone_regression(self, silo: str) -> list[AloneRegressionTask]:
         """Return the folds of a site's own regression, as of its own model; none without scikit-learn."""
         name, ridges = alone_regression(self.data.loss), self.settings.weight_decays
-        folds = self.folds(silo) if self.estimated else 0
+        references = self.settings.references and self.data.is_table and has_sklearn()
+        folds = self.folds(silo) if references else 0
         return [
             AloneRegressionTask(
                 silo, fold, folds, ridges, 1, 1, None, (0,), self.choosing_rows, algorithm=name
@@ -571,6 +579,17 @@ class StudyPlan:
             parts.append(part + first)
             first += max(1, folds)
         return np.concatenate(parts)
+
+    def trained_sets(self, method: str) -> list[tuple[tuple[str, ...], Scaling]]:
+        """Return the sets of silos that a method may be trained on, each with a scaling of numbers."""
+        pairs = [(*one, *other) for one, other in combinations(self.groups, 2)]
+        sets = [
+            *(self.groups if self.choose_by == "validation" else pairs),
+            *((silo,) for silo in self.held_out),
+        ]
+        training = [tuple(name for name in self.data.silos if name not in one) for one in sets]
+        scalings = dict.fromkeys(entry.get("scaling", "moments") for entry in self.grid(method))
+        return [(one, scaling) for one in dict.fromkeys(training) for scaling in scalings]
 
     def _run(
         self, method: str, options: Mapping[str, Any], left_out: tuple[str, ...], seed: int, **more: Any

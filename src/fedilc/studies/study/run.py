@@ -12,13 +12,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedilc.errors import FedILCError
 from fedilc.evaluation.estimates import NO_FLOORS, Floors
 from fedilc.studies.study.comparators import ALONE, NULL, alone_regression, null_outputs
 from fedilc.studies.study.plan import Choice, StudyPlan, choose
 from fedilc.studies.study.result import Agreement, StudyResult, mean_agreement
-from fedilc.studies.study.tasks import AloneTask, RunTask, Task, TaskJob, name_of, read_result, stacks_of
+from fedilc.studies.study.tasks import (
+    AloneTask,
+    Result,
+    RunTask,
+    Task,
+    TaskJob,
+    name_of,
+    read_result,
+    stacks_of,
+)
 from fedilc.studies.worker_pool import Show, Work, working
 
 
@@ -39,7 +49,6 @@ def run_study(
     `jobs` runs are done at a time; `show` is called with the state of the work; `floors` is how few patients
     may be told of; `beside` is another study of the same examples to compare with.
     """
-    groups = sorted({plan.group_of(silo) for silo in plan.held_out})
     alone: dict[str, dict[str, Sequence[AloneTask]]] = {
         silo: {ALONE: plan.alone(silo), alone_regression(plan.data.loss): plan.alone_regression(silo)}
         for silo in plan.held_out
@@ -48,24 +57,10 @@ def run_study(
     # Tables are matrices of a few thousand numbers, for which threads cost more than they give.
     threads = 1 if plan.data.is_table else None
     with working(jobs, "runs", show, shared=plan.data, threads=threads) as work:
-        runs = _Runs(plan, folder, work)
-        runs.expect([*runs.first(groups), *own])
-        chosen = runs.choices(groups)
+        runs = Runs(plan, folder, work)
+        choices = runs.chosen(own)
         runs.do("sites alone", own)
-        choices = {
-            silo: {
-                method: choice
-                for method in plan.methods
-                if (choice := chosen[plan.group_of(silo)][method]) is not None
-            }
-            for silo in plan.held_out
-        }
-        final = {
-            silo: {method: plan.final(method, silo, choice) for method, choice in methods.items()}
-            for silo, methods in choices.items()
-        }
-        last = [task for methods in final.values() for tasks in methods.values() for task in tasks]
-        runs.do("training for held-out silos", last)
+        final = runs.final(choices)
     outputs = {
         silo: {method: runs.outputs(tasks) for method, tasks in methods.items()}
         for silo, methods in final.items()
@@ -78,11 +73,7 @@ def run_study(
     if plan.settings.references:
         for silo in outputs:
             outputs[silo][NULL] = [_null(plan, silo)] * plan.settings.seeds
-    agreement = {
-        method: runs.agreement([task for methods in final.values() for task in methods.get(method, [])])
-        for method in plan.algorithms
-    }
-    return StudyResult.of(plan, choices, outputs, agreement, floors, beside)
+    return StudyResult.of(plan, choices, outputs, runs.agreements(final), floors, beside)
 
 
 def _null(plan: StudyPlan, silo: str) -> NDArray[Any]:
@@ -92,12 +83,50 @@ def _null(plan: StudyPlan, silo: str) -> NDArray[Any]:
     return null_outputs(data.loss, data.outputs, labels, len(data.labels[silo]))
 
 
-class _Runs:
+Final = Mapping[str, Mapping[str, Sequence[RunTask]]]  # by held-out silo and method, a run per seed
+
+
+class Runs:
     """The runs of a study: done if their files are not there, and read back from them."""
 
     def __init__(self, plan: StudyPlan, folder: Path, work: Work) -> None:
         self.plan, self.folder, self.work = plan, folder, work
         self._files: dict[str, Path] = {}
+
+    def chosen(self, own: Sequence[Task] = ()) -> dict[str, dict[str, Choice]]:
+        """Return, by held-out silo and method, the settings chosen on the other silos.
+
+        `own` are further runs, which are counted among those to be done.
+        """
+        plan = self.plan
+        groups = sorted({plan.group_of(silo) for silo in plan.held_out})
+        self.expect([*self.first(groups), *own])
+        chosen = self.choices(groups)
+        return {
+            silo: {
+                method: choice
+                for method in plan.methods
+                if (choice := chosen[plan.group_of(silo)][method]) is not None
+            }
+            for silo in plan.held_out
+        }
+
+    def final(self, choices: Mapping[str, Mapping[str, Choice]]) -> Final:
+        """Do the runs on all silos but each held-out one; return them by silo and method."""
+        final = {
+            silo: {method: self.plan.final(method, silo, choice) for method, choice in methods.items()}
+            for silo, methods in choices.items()
+        }
+        last = [task for methods in final.values() for tasks in methods.values() for task in tasks]
+        self.do("training for held-out silos", last)
+        return final
+
+    def agreements(self, final: Final) -> dict[str, Agreement]:
+        """Return how far silos' signs agreed, by federated method."""
+        return {
+            method: self.agreement([task for methods in final.values() for task in methods.get(method, [])])
+            for method in self.plan.algorithms
+        }
 
     def expect(self, tasks: Sequence[Task]) -> None:
         """Count the runs to be done: these, and one per held-out silo, method and seed, not yet known."""
@@ -173,6 +202,10 @@ class _Runs:
 
     def outputs(self, tasks: Sequence[RunTask]) -> list[NDArray[Any]]:
         """Return the outputs for a held-out silo, per seed."""
+        return [tensors["outputs"].double().numpy() for tensors in self.trained(tasks)]
+
+    def trained(self, tasks: Sequence[RunTask]) -> list[dict[str, Tensor]]:
+        """Return the weights of final models, and their outputs if the held-out rows are here."""
         found = []
         for task in tasks:
             tensors, about = read_result(self._file(task))
@@ -181,7 +214,7 @@ class _Runs:
                     f"{task.algorithm} diverged without {task.predicted!r} although it did not when its "
                     f"settings were chosen ({about['failed']}); lower `learning_rates`"
                 )
-            found.append(tensors["outputs"].double().numpy())
+            found.append(tensors)
         return found
 
     def agreement(self, tasks: Sequence[RunTask]) -> Agreement:
@@ -193,15 +226,19 @@ class _Runs:
 
     def outputs_alone(self, silo: str, tasks: Sequence[AloneTask]) -> list[NDArray[Any]] | None:
         """Return the cross-validated outputs of a site's own model, per seed; None if it has none."""
-        if not tasks:
-            return None
-        shape = (len(self.plan.data.labels[silo]), self.plan.data.outputs)
-        found = {seed: np.full(shape, np.nan) for seed in tasks[0].seeds}
-        for task in tasks:
-            tensors, about = read_result(self._file(task))
-            if about["failed"]:
-                return None
-            for seed, outputs in found.items():
-                outputs[tensors["rows"].numpy()] = tensors[f"outputs.{seed}"].double().numpy()
-        # A regression has the same outputs for every seed.
-        return [found.get(seed, found[0]) for seed in range(self.plan.settings.seeds)]
+        return outputs_of_folds(self.plan, silo, tasks, [read_result(self._file(task)) for task in tasks])
+
+
+def outputs_of_folds(
+    plan: StudyPlan, silo: str, tasks: Sequence[AloneTask], results: Sequence[Result]
+) -> list[NDArray[Any]] | None:
+    """Return the cross-validated outputs of a site's own model, per seed; None if it has none."""
+    if not tasks or any(about["failed"] for _, about in results):
+        return None
+    shape = (len(plan.data.labels[silo]), plan.data.outputs)
+    found = {seed: np.full(shape, np.nan) for seed in tasks[0].seeds}
+    for tensors, _ in results:
+        for seed, outputs in found.items():
+            outputs[tensors["rows"].numpy()] = tensors[f"outputs.{seed}"].double().numpy()
+    # A regression has the same outputs for every seed.
+    return [found.get(seed, found[0]) for seed in range(plan.settings.seeds)]

@@ -258,8 +258,10 @@ class AloneTask:
         """Return what tasks that are done together have in common; None if this one is done alone."""
         if not _stacks(self.hidden, PLAIN):
             return None
-        kind = (self.algorithm, repr(self.hidden), self.rates, self.rounds, self.every, self.seeds)
-        return (*kind, (self.site, self.fold) if is_large(data) else None)
+        # A site does its own, so that it has the same bits if it does them at home.
+        kind = (self.site, repr(self.hidden), self.rates, self.rounds, self.every, self.seeds)
+        large = len(data.labels[self.site]) > LARGE_ROWS
+        return (self.algorithm, *kind, self.fold if large else None)
 
     def steps(self, data: StudyData, _shared: Shared) -> Steps:
         """Yield the fits to choose by, then those of all seeds; return the result."""
@@ -376,6 +378,8 @@ def perform_all(
     tasks: Sequence[Task], data: StudyData, progress: Callable[[float], None] = lambda _: None
 ) -> list[Result]:
     """Do tasks together: what all of them train next is trained at once; return their results in order."""
+    if data.trainer is not None:
+        return data.trainer(tasks, progress)
     shared: Shared = {}
     results: dict[int, Result] = {}
     waiting: dict[int, tuple[Steps, list[Fit]]] = {}
