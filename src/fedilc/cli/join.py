@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedilc.runtimes.rest.http_client import HttpClient, Kind, SiloLog
     from fedilc.runtimes.rest.participant import Participant
     from fedilc.runtimes.rest.secure_silo import SecureMember
+    from fedilc.studies.study.site_scores import SiteScores, Told
 
 LINE_SECONDS = 60.0
 _ANOTHER = (
@@ -114,6 +115,10 @@ def join(
         int | None,
         typer.Option(min=1, help="In a study, give no count of fewer examples of a class. (default: 10)"),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(help="In a study, the file of this silo's own page. (default: results/SILO-study.html)"),
+    ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Send the summary of a table without asking, for use in a service.")
     ] = False,
@@ -158,7 +163,7 @@ def join(
             member = Participant(http, silo, make_silo, build, device, progress, limits, table, secure)
             if table is not None and data is not None:
                 floors = {"min_events": min_events, "min_cell": min_cell}
-                member.study = partial(_study, data, allowed, floors)
+                member.study = partial(_study, data, allowed, floors, page)
             outcome = member.take_part()
     except KeyboardInterrupt:
         raise StoppedError(f"silo {silo!r} left the run; run the same command to join again") from None
@@ -171,9 +176,11 @@ def _study(
     data: Path,
     allowed: SurveyLimits,
     floors: Mapping[str, int | None],
+    page: Path | None,
     member: Participant,
 ) -> str:
     """Take part in a study with a table; return how it ended."""
+    require_extra("report", "a silo in a study", "scipy", "jinja2")
     from fedilc.evaluation.estimates import Floors
     from fedilc.studies.federated.silo import StudyMember, read_silo
 
@@ -186,8 +193,19 @@ def _study(
         member.limits,
         allowed,
         own,
+        partial(_write_page, member, page or Path("results") / f"{member.name}-study.html"),
     )
     return study.take_part()
+
+
+def _write_page(
+    member: Participant, path: Path, document: SiteScores, told: Told, sent: list[tuple[str, int, int]]
+) -> None:
+    """Write the silo's own page of a study."""
+    from fedilc.report.html.silo import write_silo_page
+
+    write_silo_page(path, document, told, sent)
+    member.log(f"this silo's own page: {path}")
 
 
 def _silo(

@@ -148,6 +148,7 @@ def serve(
     with quick_imports():
         from fedilc.cli.serve_study import NOT_IN_STUDY, read_remote_study, serve_study
         from fedilc.config import read_experiment
+        from fedilc.config.experiment import refuse_secure_study
         from fedilc.runtimes.remote.manifest import find_wire
         from fedilc.runtimes.rest.address import Address
 
@@ -176,6 +177,7 @@ def serve(
         raise ConfigError("name an experiment to serve, or a run folder to show with --view")
     use_data_folder(data_dir)
     if (study := read_remote_study(experiment, changes or [])) is not None:
+        refuse_secure_study(secure)
         not_theirs = _RUN - {"the experiment", "--set", "--stay", "--data-dir", "--rounds"}
         refuse_given(NOT_IN_STUDY, given_among(not_theirs, context))
         serve_study(console, study, rounds, out, address, known, patience, partial(_say, console), stay)

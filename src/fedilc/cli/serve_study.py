@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from fedilc.runtimes.rest.address import Address
     from fedilc.runtimes.rest.auth import TokenFile, Tokens
 
-NOT_IN_STUDY = (
-    "a study chooses this itself, or its section [study] has it; it has no secure sums, because totals over "
-    "silos with and without one silo, of the same weights, give that silo's own answer"
-)
+NOT_IN_STUDY = "a study chooses this itself, or its section [study] has it"
 
 
 @dataclass(frozen=True)

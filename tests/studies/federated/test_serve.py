@@ -53,6 +53,8 @@ def test_four_hospitals_over_http_have_the_study_of_one_place(tmp_path: Path) ->
     found = study_of(tmp_path, write_study_file(tmp_path, silos, HEART, SHORT), silos)
     assert_same_study(studied_locally(tmp_path, silos, HEART, SHORT), found)
     assert any("logistic is left out, because silo" in note for note in found["notes"])
+    for name in silos:
+        assert "What was sent" in (tmp_path / f"results/{name}-study.html").read_text()
     assert any("models of pooled data" in note for note in found["notes"])
 
 
@@ -128,7 +130,7 @@ def test_without_a_silo_that_left_it_is_the_study_of_the_others(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--secure"], "totals over silos with and without one silo, of the same weights"),
+        (["--secure"], "secure sums would hide nothing"),
         (["--algorithm", "fedavg"], "a study chooses this itself"),
         (["--set", "study.rounds=0"], "study.rounds"),
         (["--set", "study.on_lost=never"], "neither 'wait' nor 'continue'"),

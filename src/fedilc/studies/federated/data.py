@@ -102,7 +102,9 @@ class RemoteTables(StudyData):
         """Return which scalings may be chosen: those offered, or the one that the settings name."""
         return different_scalings(self.table, list(self.summaries), self.fit, offered)
 
-    def inputs(self, training: Sequence[str], _silo: str, scaling: Scaling = "moments") -> Tensor:
+    def inputs(
+        self, training: Sequence[str], _silo: str, scaling: Scaling = "moments", _rows: Any = None
+    ) -> Tensor:
         """Return inputs of zeros: their shape is all that is known here."""
         return torch.zeros(2, *self.fit(training, scaling).inputs)
 

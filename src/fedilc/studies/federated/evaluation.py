@@ -21,6 +21,7 @@ from fedilc.algorithms import find_algorithm
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_tables import SiloTable, SiloTables
+from fedilc.data.tables.table_settings import Scaling
 from fedilc.errors import DataError, ProtocolError
 from fedilc.evaluation.estimates import Floors
 from fedilc.runtimes.remote.manifest import Name, read_received
@@ -37,11 +38,11 @@ from fedilc.studies.study.description import describe_silo
 from fedilc.studies.study.fits import build_network, predict
 from fedilc.studies.study.plan import StudyPlan, StudySettings
 from fedilc.studies.study.run import outputs_of_folds
-from fedilc.studies.study.scoring import asked_by, rows_of, score_site
-from fedilc.studies.study.site_scores import SiteScores
+from fedilc.studies.study.scoring import asked_by, check_document, rows_of, score_site
+from fedilc.studies.study.site_scores import SiteScores, Told
 from fedilc.studies.study.tasks import AloneTask, Result, perform_all, stacks_of
 
-CHECK, EVALUATE = "check", "evaluate"
+CHECK, EVALUATE, TOLD = "check", "evaluate", "told"
 MODELS = "models"
 _ANSWER_BYTES = 64 << 20
 _SMALL_BYTES = 1 << 16
@@ -114,7 +115,9 @@ class Evaluation(StudyTask[SiteScores]):
     def __init__(
         self, silo: str, asked: EvaluationAsked, weights: Sequence[Mapping[str, Tensor]], plan: StudyPlan
     ) -> None:
-        self.silos, self._plan = (silo,), asked_by(plan)
+        self.silos, self._asked = (silo,), asked_by(plan)
+        own = (ALONE, alone_regression(plan.data.loss), NULL) if plan.settings.references else ()
+        self._allowed = {*(one.method for one in asked.models), *own}
         groups = {f"{MODELS}.{number}": dict(one) for number, one in enumerate(weights)}
         content = {"asked": asked.model_dump(mode="json"), "silo": silo}
         digest = hashlib.sha256(json_digest(content).encode())
@@ -136,11 +139,37 @@ class Evaluation(StudyTask[SiteScores]):
         """Return the silo's document."""
         try:
             found = SiteScores.read(body)
+            check_document(found, silo, self._asked, self._allowed)
         except DataError as error:
             raise ProtocolError(str(error)) from error
-        if found.site != silo:
-            raise ProtocolError("its scores are those of another site")
         return found
+
+
+class Telling(StudyTask[bool]):
+    """What a held-out silo is told at the end, for its own page: its place among the others."""
+
+    round, step = 1, TOLD
+
+    def __init__(self, silo: str, told: Told) -> None:
+        self.silos = (silo,)
+        content = {"told": told.model_dump(mode="json"), "silo": silo}
+        self.name = json_digest(content)[:32]
+        self._body = pack({}, {"step": TOLD, "task": self.name, **content}, digest=True)
+
+    def pack(self, _silo: str) -> bytes:
+        """Return what the silo is told."""
+        return self._body
+
+    def max_bytes(self, _silo: str) -> int:
+        """Return how large a confirmation may be."""
+        return _SMALL_BYTES
+
+    def read(self, body: bytes, _silo: str) -> bool:
+        """Return that the silo has been told."""
+        _, about = read_header(body, _SMALL_BYTES)
+        if about.get("told") is not True:
+            raise ProtocolError("its answer is not a confirmation")
+        return True
 
 
 def answer_check(about: Mapping[str, Any], inputs: Callable[[Preprocessing], Tensor]) -> bytes:
@@ -159,7 +188,9 @@ class OwnTable(StudyTables):
 
     pools = False
 
-    def inputs(self, _training: Sequence[str], _silo: str, _scaling: Any = "moments") -> Tensor:
+    def inputs(
+        self, _training: Sequence[str], _silo: str, _scaling: Scaling = "moments", _rows: Any = None
+    ) -> Tensor:
         """Return inputs of the usual kind: those of other silos are not here."""
         return torch.zeros(2, 1)
 

@@ -33,7 +33,7 @@ from fedilc.runtimes.rest.task_queue import Spool
 from fedilc.storage.files import tensors_below
 from fedilc.studies.federated.coordinator import StackTrainer
 from fedilc.studies.federated.data import RemoteTables
-from fedilc.studies.federated.evaluation import Evaluation, EvaluationAsked, FinalModel, SafetyCheck
+from fedilc.studies.federated.evaluation import Evaluation, EvaluationAsked, FinalModel, SafetyCheck, Telling
 from fedilc.studies.federated.participation import Participation
 from fedilc.studies.federated.progress import show_scores, shown_on
 from fedilc.studies.study.comparators import null_outputs
@@ -43,6 +43,7 @@ from fedilc.studies.study.run import Runs, StudyError
 from fedilc.studies.study.safety import refusal
 from fedilc.studies.study.site_scores import SiteScores
 from fedilc.studies.study.tasks import RunTask
+from fedilc.studies.study.verdict import deciding_metric
 from fedilc.studies.worker_pool import Show, working
 
 OnLost = Literal["wait", "continue"]
@@ -189,7 +190,11 @@ def done_over(plan: StudyPlan, queue: StudyQueue, folder: Path, show: Show) -> S
     for silo, methods in final.items():
         sites |= queue.ask(evaluation(plan, runs, silo, methods, chosen))
         show_scores(queue, plan, chosen.get(silo, plan.reference), sites[silo])
-    return StudyResult(plan, choices, sites, runs.agreements(final), chosen)
+    result = StudyResult(plan, choices, sites, runs.agreements(final), chosen)
+    metric = deciding_metric(result)
+    for silo in sites:
+        queue.ask(Telling(silo, result.told_to(silo, metric)))
+    return result
 
 
 def without_refused(plan: StudyPlan, queue: StudyQueue) -> StudyPlan:

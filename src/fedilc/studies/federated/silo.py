@@ -44,9 +44,9 @@ from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient, Respo
 from fedilc.runtimes.rest.participant import HttpMember, SiloLimits
 from fedilc.storage.files import require_digest
 from fedilc.studies.federated.coordinator import DECLARE
-from fedilc.studies.federated.evaluation import CHECK, EVALUATE, OwnStudy, answer_check
+from fedilc.studies.federated.evaluation import CHECK, EVALUATE, TOLD, OwnStudy, answer_check
 from fedilc.studies.study.fits import Examples, Scored, choosing_losses, predict, together
-from fedilc.studies.study.site_scores import SiteScores
+from fedilc.studies.study.site_scores import SiteScores, Told
 from fedilc.studies.study.tasks import choosing_rows, validation_rows
 from fedilc.training.stack import Lockstep
 
@@ -204,6 +204,9 @@ class StudyMember(HttpMember[StudyManifest]):
         limits: the owner's limits.
         columns: the owner's limits on columns.
         floors: how few patients may be told of.
+        show: is given what the silo sent of its scores, its place among the others, and the messages that it
+            sent: what, how many, and their bytes.
+        sent: by kind, how many messages were sent, and their bytes.
         document: what the silo has sent about its scores.
     """
 
@@ -214,6 +217,8 @@ class StudyMember(HttpMember[StudyManifest]):
     limits: SiloLimits
     columns: SurveyLimits = field(default_factory=SurveyLimits)
     floors: Floors = NO_FLOORS
+    show: Callable[[SiteScores, Told, list[tuple[str, int, int]]], None] | None = None
+    sent: dict[str, tuple[int, int]] = field(default_factory=dict)
     document: SiteScores | None = None
     _stacks: dict[str, SiloStack] = field(default_factory=dict)
     _x: dict[str, Tensor] = field(default_factory=dict)
@@ -271,6 +276,8 @@ class StudyMember(HttpMember[StudyManifest]):
         task, step, number = str(about.get("task")), str(about.get("step")), about.get("round", 1)
         if task != self._last[0]:
             self._last = task, self._answer(body, about, manifest)
+        messages, size = self.sent.get(step, (0, 0))
+        self.sent[step] = messages + 1, size + len(self._last[1])
         place = f"{number}/{quote(step, safe='')}"
         return self._send(manifest, place, task, "", self._last[1]), ""
 
@@ -286,6 +293,11 @@ class StudyMember(HttpMember[StudyManifest]):
                 raise ProtocolError("the coordinator sent the models of another silo")
             self.document = self.own.answer(body, about, self._inputs)
             return self.document.to_bytes()
+        if about.get("step") == TOLD:
+            told = read_received(Told, about.get("told"), "what the coordinator tells")
+            if self.document is not None and self.show is not None:
+                self.show(self.document, told, [(kind, *counts) for kind, counts in self.sent.items()])
+            return pack({}, {"told": True})
         known = self._stacks.get(str(about.get("stack")))
         if known is None:
             raise ProtocolError("the coordinator asks for a stack that it has not declared")
