@@ -11,6 +11,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Ellipse
@@ -73,12 +74,13 @@ def draw(colours: dict[str, str]) -> plt.Figure:
             "A cross is the gradient of one example. Fishr moves\nweights to where the variances are alike."
         )
         plane(matched, colours, "Matching", text)
-        random = torch.Generator().manual_seed(1)
+        random = np.random.default_rng(5)
         for name, centre, spread in (("north", NORTH, (0.12, 0.3)), ("south", SOUTH, (0.12, 0.06))):
-            points = torch.randn(EXAMPLES, 2, generator=random) * torch.tensor(spread) + torch.tensor(centre)
-            deviation = points.std(0, correction=0)
-            size = (4 * deviation).tolist()
-            ellipse = Ellipse(points.mean(0).tolist(), *size, fill=False, color=colours[name], linewidth=2)
+            points = random.normal(centre, spread, (EXAMPLES, 2))
+            deviation = points.std(axis=0)
+            ellipse = Ellipse(
+                tuple(points.mean(axis=0)), *(4 * deviation), fill=False, color=colours[name], linewidth=2
+            )
             matched.plot(*points.T, "+", color=colours[name], markersize=5, alpha=0.8)
             matched.add_patch(ellipse)
             text = f"{name}: variances\n{deviation[0] ** 2:.3f} and {deviation[1] ** 2:.3f}"

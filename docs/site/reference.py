@@ -61,7 +61,10 @@ def spelled(annotation: Any) -> str:
         start = text.index("Annotated[") + len("Annotated[")
         ends = list(_ends(text, start))
         text = text[: start - len("Annotated[")] + text[start : ends[0]] + text[ends[-1] + 1 :]
-    return re.sub(r"\bstr\b", "text", text).replace("NoneType", "None")
+    text = re.sub(r"Literal\[([^\]]*)\]", lambda found: found[1].replace(", ", " | "), text)
+    text = re.sub(r"^Optional\[(.*)\]$", r"\1 | none", text)
+    text = re.sub(r"^Union\[(.*)\]$", lambda found: found[1].replace(", ", " | "), text)
+    return re.sub(r"\bstr\b", "text", text).replace("None", "none").replace("'", '"')
 
 
 def _ends(text: str, start: int) -> Iterator[int]:

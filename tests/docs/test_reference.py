@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Annotated, Literal
 
 import pytest
 
@@ -74,6 +75,8 @@ def hasattr_in_package(name: str) -> bool:
 
 def test_a_type_is_spelled_as_a_file_would_name_it(reference: ModuleType) -> None:
     assert reference.spelled(dict[str, list[str]]) == "dict[text, list[text]]"
+    assert reference.spelled(Annotated[int, "bounds"]) == "int"
+    assert reference.spelled(Literal["ema", "last"] | None) == '"ema" | "last" | none'
 
 
 def test_the_picture_of_agreement_and_matching_is_that_of_its_script(tmp_path: Path) -> None:
