@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from command import Refusal
 from remote_studies import HEART, write_study_file
 
 from fedilc.cli.serve_study import read_remote_study
@@ -34,3 +35,10 @@ def test_a_study_of_tables_at_one_place_is_not_served(tmp_path: Path) -> None:
     file.write_text('[study]\nrounds = 5\n[data]\nsource = "heart-disease"\n')
     with pytest.raises(ConfigError, match="do this one with `fedilc study`"):
         read_remote_study(str(file))
+
+
+def test_other_engines_refuse_a_study_in_one_sentence(tmp_path: Path, refusal: Refusal) -> None:
+    file, job = write_study_file(tmp_path, ["a", "b"], HEART, {"rounds": 5}), tmp_path / "job"
+    for words in (("nvflare", "export", file, job), ("flower", "new", job, file)):
+        assert "is a study over silos, which NVIDIA FLARE and Flower do not carry" in refusal(*words)
+        assert not job.exists()

@@ -21,6 +21,7 @@ from fedilc.cli.options import (
     only_one,
     use_data_folder,
 )
+from fedilc.errors import ConfigError
 
 nvflare_app = typer.Typer(
     name="nvflare", help="Train over the sites of NVIDIA FLARE.", no_args_is_help=True, callback=lambda: None
@@ -31,6 +32,17 @@ flower_app = typer.Typer(
     no_args_is_help=True,
     callback=lambda: None,
 )
+
+
+def _refuse_study(experiment: str) -> None:
+    """Raise if the file is a study over silos, whose tasks these engines do not carry."""
+    from fedilc.cli.serve_study import read_remote_study
+
+    if read_remote_study(experiment) is not None:
+        raise ConfigError(
+            f"{experiment} is a study over silos, which NVIDIA FLARE and Flower do not carry: its stacks of "
+            "models and its scores are messages of `fedilc serve` and `fedilc join`; use these"
+        )
 
 
 @nvflare_app.command()
@@ -59,6 +71,7 @@ def export(
     data_dir: DataDir = None,
 ) -> None:
     """Write an experiment as a job folder, for `nvflare job submit` or the admin console."""
+    _refuse_study(experiment)
     from fedilc.runtimes.nvflare import require_nvflare
 
     require_nvflare()
@@ -92,6 +105,7 @@ def new(
     experiment: ExperimentName = "color-digits",
 ) -> None:
     """Write an app folder for `flwr run`; then fill in make_silo in its client_app.py."""
+    _refuse_study(experiment)
     from fedilc.runtimes.flower.template import new_app
 
     silos = new_app(folder, experiment)

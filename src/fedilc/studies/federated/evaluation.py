@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 from fedilc.algorithms import find_algorithm
@@ -39,10 +39,10 @@ from fedilc.studies.study.fits import build_network, predict
 from fedilc.studies.study.plan import StudyPlan, StudySettings
 from fedilc.studies.study.run import outputs_of_folds
 from fedilc.studies.study.scoring import asked_by, check_document, rows_of, score_site
-from fedilc.studies.study.site_scores import SiteScores, Told
+from fedilc.studies.study.site_scores import SiloDescription, SiteScores, Told
 from fedilc.studies.study.tasks import AloneTask, Result, perform_all, stacks_of
 
-CHECK, EVALUATE, TOLD = "check", "evaluate", "told"
+CHECK, EVALUATE, DESCRIBE, TOLD = "check", "evaluate", "describe", "told"
 MODELS = "models"
 _ANSWER_BYTES = 64 << 20
 _SMALL_BYTES = 1 << 16
@@ -142,6 +142,36 @@ class Evaluation(StudyTask[SiteScores]):
             check_document(found, silo, self._asked, self._allowed)
         except DataError as error:
             raise ProtocolError(str(error)) from error
+        return found
+
+
+class Describing(StudyTask[SiloDescription]):
+    """The question who is at silos that are not held out; `fitted` is the preprocessing of all silos."""
+
+    round, step = 1, DESCRIBE
+
+    def __init__(self, silos: Sequence[str], fitted: Preprocessing) -> None:
+        self.silos = tuple(silos)
+        content = {"everyone": fitted.model_dump(mode="json")}
+        self.name = json_digest({DESCRIBE: content})[:32]
+        self._body = pack({}, {"step": DESCRIBE, "task": self.name, **content}, digest=True)
+
+    def pack(self, _silo: str) -> bytes:
+        """Return the question."""
+        return self._body
+
+    def max_bytes(self, _silo: str) -> int:
+        """Return how large a description may be."""
+        return _ANSWER_BYTES
+
+    def read(self, body: bytes, silo: str) -> SiloDescription:
+        """Return a silo's description."""
+        try:
+            found = SiloDescription.model_validate_json(body)
+        except ValidationError as error:
+            raise ProtocolError(f"its description cannot be read: {error.errors()[0]['msg']}") from error
+        if found.silo != silo:
+            raise ProtocolError("its description is that of another silo")
         return found
 
 
@@ -267,6 +297,11 @@ class OwnStudy:
         own = rows_of(told, (name,), outputs, asked.drawn)
         described = describe_silo(self.table, _made(asked.everyone), self.floors)
         return score_site(replace(own, description=described), asked_by(told), self.floors)
+
+    def described(self, about: Mapping[str, Any]) -> bytes:
+        """Return the silo's description."""
+        fitted = read_received(Preprocessing, about.get("everyone"), "the coordinator's question")
+        return describe_silo(self.table, fitted, self.floors).model_dump_json().encode()
 
     def _predicted(
         self,

@@ -33,7 +33,14 @@ from fedilc.runtimes.rest.task_queue import Spool
 from fedilc.storage.files import tensors_below
 from fedilc.studies.federated.coordinator import StackTrainer
 from fedilc.studies.federated.data import RemoteTables
-from fedilc.studies.federated.evaluation import Evaluation, EvaluationAsked, FinalModel, SafetyCheck, Telling
+from fedilc.studies.federated.evaluation import (
+    Describing,
+    Evaluation,
+    EvaluationAsked,
+    FinalModel,
+    SafetyCheck,
+    Telling,
+)
 from fedilc.studies.federated.participation import Participation
 from fedilc.studies.federated.progress import show_scores, shown_on
 from fedilc.studies.study.comparators import null_outputs
@@ -190,7 +197,10 @@ def done_over(plan: StudyPlan, queue: StudyQueue, folder: Path, show: Show) -> S
     for silo, methods in final.items():
         sites |= queue.ask(evaluation(plan, runs, silo, methods, chosen))
         show_scores(queue, plan, chosen.get(silo, plan.reference), sites[silo])
-    result = StudyResult(plan, choices, sites, runs.agreements(final), chosen)
+    data, others = plan.data, [silo for silo in plan.data.silos if silo not in sites]
+    assert isinstance(data, RemoteTables)
+    silos = queue.ask(Describing(others, data.fit(data.silos))) if others else {}
+    result = StudyResult(plan, choices, sites, runs.agreements(final), chosen, silos=silos)
     metric = deciding_metric(result)
     for silo in sites:
         queue.ask(Telling(silo, result.told_to(silo, metric)))

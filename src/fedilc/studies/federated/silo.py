@@ -44,7 +44,7 @@ from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient, Respo
 from fedilc.runtimes.rest.participant import HttpMember, SiloLimits
 from fedilc.storage.files import require_digest
 from fedilc.studies.federated.coordinator import DECLARE
-from fedilc.studies.federated.evaluation import CHECK, EVALUATE, TOLD, OwnStudy, answer_check
+from fedilc.studies.federated.evaluation import CHECK, DESCRIBE, EVALUATE, TOLD, OwnStudy, answer_check
 from fedilc.studies.study.fits import Examples, Scored, choosing_losses, predict, together
 from fedilc.studies.study.site_scores import SiteScores, Told
 from fedilc.studies.study.tasks import choosing_rows, validation_rows
@@ -293,6 +293,8 @@ class StudyMember(HttpMember[StudyManifest]):
                 raise ProtocolError("the coordinator sent the models of another silo")
             self.document = self.own.answer(body, about, self._inputs)
             return self.document.to_bytes()
+        if about.get("step") == DESCRIBE:
+            return self.own.described(about)
         if about.get("step") == TOLD:
             told = read_received(Told, about.get("told"), "what the coordinator tells")
             if self.document is not None and self.show is not None:

@@ -6,6 +6,7 @@ import { History } from "./history.js";
 import { Layers } from "./layers.js";
 import { Numbers, showChosen } from "./rounds.js";
 import { SiloTable } from "./silos.js";
+import { StudyPart } from "./study.js";
 import { TokenForm, forget, stored } from "./token.js";
 import { count, duration, make, pace, say } from "./format.js";
 
@@ -28,6 +29,7 @@ class Page {
     this.curves = new Curves(document);
     this.silos = new SiloTable(find("#silos"));
     this.layers = new Layers(find("#layers"));
+    this.study = new StudyPart(find("#study"), [find("#curves"), find("#pace-fact")]);
     this.numbers = new Numbers(find("#numbers"));
     this.pending = new Set();
     this.scheduled = false;
@@ -126,6 +128,7 @@ class Page {
     find("#outcome").hidden = status.outcome === null;
     say(find("#outcome"), `The run has ended: ${status.outcome}.`);
     find("#secure").hidden = !status.secure;
+    this.study.show(status.study);
     this.silos.show(status.silos, (Date.now() - this.lag) / 1000, status.outcome !== null);
     this.tick();
   }
@@ -139,8 +142,8 @@ class Page {
   }
 
   /** Show the settings. */
-  about({ manifest, hash }) {
-    const simple = Object.entries(manifest).filter(([, value]) => typeof value !== "object");
+  about({ manifest, study, hash }) {
+    const simple = Object.entries(manifest ?? study).filter(([, value]) => typeof value !== "object");
     const facts = hash ? [["manifest hash", hash], ...simple] : simple;
     find(".settings").replaceChildren(
       ...facts.map(([key, value]) => {
