@@ -60,6 +60,7 @@ def serve_study(
     from fedilc.report import require_report
 
     require_report("a study")
+    from fedilc.report.html.report import write_html_report
     from fedilc.report.progress import work_bars
     from fedilc.report.study_files import write_study
     from fedilc.studies.federated.serve import OnLost, StudyService
@@ -75,8 +76,9 @@ def serve_study(
     try:
         with work_bars(console) as show, service.running(show) as result:
             found = write_study(folder, result)
+            write_html_report(folder / "report.html", [folder])
         show_study(console, found)
-        say(f"results: {folder} (study.json, verdict.txt, tables.md, tables/*.csv, checklist.md)")
+        say(f"results: {folder} (report.html, study.json, verdict.txt, tables.md, tables/*.csv)")
         while stay:
             time.sleep(3600)
     except KeyboardInterrupt:
