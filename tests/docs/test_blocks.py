@@ -39,6 +39,7 @@ OTHERS = {
     "how-to/tasks.md": "test_tasks_page.py",
     "how-to/tables.md": "tests/cli/test_export.py, tests/data",
     "how-to/study.md": "tests/cli/test_study.py; each command takes minutes",
+    "research/study-evidence.md": "test_shortcut_maps.py",
     "reference/algorithms.md": "tests/helpers/worked_examples.py",
     "explanation/security.md": "tests/runtimes/rest; the lines are of several machines",
     "explanation/scale.md": "tests/runtimes; the lines take many minutes",
