@@ -264,6 +264,7 @@ def study(
     from fedilc.studies.study.declaration import Protocol
     from fedilc.studies.study.plan import StudyPlan, usual_settings
     from fedilc.studies.study.run import run_study
+    from fedilc.studies.study.safety import without_unsafe
     from fedilc.studies.study.sensitivity import run_without_indicators
     from fedilc.studies.worker_pool import workers_that_fit
 
@@ -314,6 +315,8 @@ def study(
     usual = usual_settings(read, dict(read.settings) | inputs["settings"])
     settings = usual.with_given(read.settings, "study").with_given(inputs["settings"])
     plan = StudyPlan(read, settings)
+    if min_cell > 1 and read.is_table:
+        plan = without_unsafe(plan)
     folder = out or Path("results") / f"{read.name}-study"
     if protocol is not None:
         plan_of = Protocol.of(plan, inputs)
