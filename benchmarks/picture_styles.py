@@ -31,9 +31,10 @@ from fedilc.evaluation.intervals import mean_interval
 from fedilc.paper.image_benchmarks import read_cifar10
 from fedilc.seeds import numpy_generator
 from fedilc.studies.study.data import study_data
-from fedilc.studies.study.plan import StudyPlan, usual_settings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.run import run_study
+from fedilc.studies.study.settings import usual_settings
 
 NAMES = ("airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")  # of CIFAR-10
 CLASSES = "airplane,car,deer,horse,ship"

@@ -39,8 +39,9 @@ from fedilc.api import train_alone, train_many
 from fedilc.models import build_model
 from fedilc.studies.study import fits
 from fedilc.studies.study.data import StudyData, study_data
-from fedilc.studies.study.plan import StudyPlan, usual_settings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.run import run_study
+from fedilc.studies.study.settings import usual_settings
 from fedilc.training.stack import StackedRun, Trained, Watch
 
 

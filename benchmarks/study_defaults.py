@@ -25,10 +25,12 @@ from numpy.typing import NDArray
 from fedilc.data.tables.silo_tables import tables_of
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.seeds import numpy_generator
+from fedilc.studies.study.choice import chosen_method
 from fedilc.studies.study.data import StudyTables
-from fedilc.studies.study.plan import StudyPlan, StudySettings, chosen_method
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.run import run_study
+from fedilc.studies.study.settings import StudySettings
 
 Floats = NDArray[np.float64]
 SCORES = ("auroc", "log_loss")

@@ -31,17 +31,12 @@ from fedilc import algorithms
 from fedilc.data.tables.silo_tables import tables_of
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.seeds import numpy_generator
+from fedilc.studies.study.choice import CLEARLY, LEAST_GAIN, Choice
 from fedilc.studies.study.data import StudyTables
-from fedilc.studies.study.plan import (
-    ALGORITHMS,
-    CLEARLY,
-    LEAST_GAIN,
-    Choice,
-    StudyPlan,
-    StudySettings,
-)
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.run import run_study
+from fedilc.studies.study.settings import ALGORITHMS, StudySettings
 
 REGRESSION, POOLED = "logistic", "pooled logistic regression"
 SMALL = "small sites, coded"

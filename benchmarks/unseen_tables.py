@@ -23,9 +23,10 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, make_classificat
 from fedilc.seeds import numpy_generator
 from fedilc.studies.study.comparators import CHOSEN
 from fedilc.studies.study.data import study_data
-from fedilc.studies.study.plan import StudyPlan, usual_settings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.run import run_study
+from fedilc.studies.study.settings import usual_settings
 
 POOLED, SCORES = "pooled logistic", ("auroc", "log_loss")
 

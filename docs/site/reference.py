@@ -28,7 +28,7 @@ from fedilc.config.experiment import SOURCES, Experiment, Network
 from fedilc.config.options import Options, SiloOptions
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.models.registry import NETWORKS
-from fedilc.studies.study.plan import StudySettings
+from fedilc.studies.study.settings import StudySettings
 
 PACKAGE = Path(fedilc.__file__).parent
 DOCS = Path(__file__).parents[1]

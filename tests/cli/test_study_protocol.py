@@ -14,7 +14,7 @@ from hospitals import hospitals
 from fedilc import __version__
 from fedilc.report.html.study import study_part
 from fedilc.studies.study.declaration import Protocol
-from fedilc.studies.study.plan import StudySettings
+from fedilc.studies.study.settings import StudySettings
 
 ONE = ("--hidden", 32, "--network-decays", 0, "--averages", "none", "--scalings", "moments")
 SMALL = ("-a", "fedavg", "-a", "geometric", "--seeds", 1, "--rounds", 2, "--no-references", *ONE)

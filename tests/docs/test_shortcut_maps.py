@@ -29,8 +29,9 @@ from benchmarks.shortcut_maps import (
 
 from fedilc import Algorithm, train
 from fedilc.studies.study.data import study_data
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.run import run_study
+from fedilc.studies.study.settings import StudySettings
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "shortcut-maps"

@@ -10,7 +10,7 @@ from benchmarks.study_margins import REGRESSION, STUDY, Rule, gain_of, page, tak
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedilc.studies.study.plan import CLEARLY, LEAST_GAIN, Choice, chosen_method
+from fedilc.studies.study.choice import CLEARLY, LEAST_GAIN, Choice, chosen_method
 
 RESULTS = Path(__file__).parents[2] / "results" / "study-defaults"
 LOSSES = st.lists(st.floats(0.3, 0.7), min_size=3, max_size=3)

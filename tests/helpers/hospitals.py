@@ -16,11 +16,13 @@ from fedilc.data.tables.table_settings import TableSettings
 from fedilc.report.score_tables import Study
 from fedilc.report.study_files import study_facts
 from fedilc.storage.files import read_tensors
+from fedilc.studies.study.choice import Choice
 from fedilc.studies.study.data import StudyData, StudyTables
 from fedilc.studies.study.description import descriptions
-from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.scoring import asked_by, rows_of, score_site
+from fedilc.studies.study.settings import StudySettings
 from fedilc.studies.study.site_scores import Limits, Score, SiteScores
 from fedilc.studies.study.tasks import Task
 

@@ -15,9 +15,10 @@ from fleets import Fleet, Member
 from fedilc.evaluation.estimates import Floors
 from fedilc.report.study_files import study_facts
 from fedilc.studies.study.data import StudyTables, study_data
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.run import run_study
 from fedilc.studies.study.safety import without_unsafe
+from fedilc.studies.study.settings import StudySettings
 
 FLOORS = Floors(10, 10)
 HEART = {

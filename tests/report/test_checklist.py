@@ -14,7 +14,8 @@ from fedilc.report.checklist import TRIPOD_AI, TRIPOD_CLUSTER, Item, checklist, 
 from fedilc.report.html.study import study_part
 from fedilc.report.study_files import write_study
 from fedilc.studies.study.data import StudyArrays, StudyData
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
+from fedilc.studies.study.settings import StudySettings
 
 # The last letter of each item that has some, as published: BMJ 2024;385:e078378 and BMJ 2023;380:e071018.
 AI = {3: "c", 5: "b", 6: "c", 8: "c", 9: "c", 12: "g", 18: "f", 20: "c", 23: "b", 27: "c"}

@@ -14,8 +14,9 @@ from rich.console import Console
 from fedilc.cli.study import show_study
 from fedilc.report.study_files import study_facts
 from fedilc.report.study_tables import study_tables, summary_tables
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.settings import StudySettings
 
 
 def test_few_sites_are_columns_and_many_are_rows(tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
 from fedilc.evaluation.estimates import Floors
 from fedilc.report.study_files import predictions, read_study, study_facts, write_study
+from fedilc.studies.study.choice import Choice
 from fedilc.studies.study.data import StudyArrays
 from fedilc.studies.study.declaration import declaration
-from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult, chosen_methods
+from fedilc.studies.study.settings import StudySettings
 from fedilc.studies.study.site_scores import SiteScores
 
 

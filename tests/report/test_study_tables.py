@@ -16,8 +16,9 @@ from fedilc.evaluation.next_site import random_effects
 from fedilc.report.study_files import study_facts
 from fedilc.report.study_tables import next_site_notes, study_tables, summary_tables
 from fedilc.studies.study.comparators import ALONE, POOLED
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.settings import StudySettings
 
 
 def test_differences_are_grouped_by_score_and_the_choices_say_how_they_were_compared_study(

@@ -262,10 +262,11 @@ def study(
     from fedilc.studies.inspection import inspect_tables, write_inspection
     from fedilc.studies.study.data import StudyTables, study_data
     from fedilc.studies.study.declaration import Protocol
-    from fedilc.studies.study.plan import StudyPlan, usual_settings
+    from fedilc.studies.study.plan import StudyPlan
     from fedilc.studies.study.run import run_study
     from fedilc.studies.study.safety import without_unsafe
     from fedilc.studies.study.sensitivity import run_without_indicators
+    from fedilc.studies.study.settings import usual_settings
     from fedilc.studies.worker_pool import workers_that_fit
 
     use_data_folder(data_dir)

@@ -11,8 +11,9 @@ from html_pages import Page
 
 from fedilc.evaluation.estimates import Floors
 from fedilc.report.html.silo import silo_part, write_silo_page
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.settings import StudySettings
 from fedilc.studies.study.site_scores import Told
 
 

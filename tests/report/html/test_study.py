@@ -12,7 +12,8 @@ from html_pages import Page
 from fedilc.errors import ConfigError
 from fedilc.report.html.study import study_part
 from fedilc.report.study_files import write_study
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
+from fedilc.studies.study.settings import StudySettings
 
 
 @pytest.fixture

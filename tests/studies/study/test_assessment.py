@@ -16,9 +16,11 @@ from slow_clinical import counted_net_benefit
 
 from fedilc.evaluation.calibration_curve import calibration_curve
 from fedilc.studies.study.assessment import NOT_TOGETHER, assessment, clinical_facts, edge_notes, edges
-from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
+from fedilc.studies.study.choice import Choice
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.scoring import Asked, SiteRows, score_site
+from fedilc.studies.study.settings import StudySettings
 from fedilc.studies.study.site_scores import SiteScores
 
 

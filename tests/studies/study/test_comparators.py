@@ -19,12 +19,14 @@ from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
 from fedilc.storage.files import read_tensors
 from fedilc.studies.study import plan as planning
+from fedilc.studies.study.choice import Choice, chosen_method
 from fedilc.studies.study.comparators import Estimator, null_outputs
 from fedilc.studies.study.data import StudyArrays, StudyData
 from fedilc.studies.study.fits import build_network
-from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings, chosen_method
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.run import run_study
+from fedilc.studies.study.settings import StudySettings
 from fedilc.studies.study.tasks import AloneRegressionTask, RunTask
 
 SMALL = {

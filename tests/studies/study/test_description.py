@@ -25,7 +25,8 @@ from fedilc.studies.study.description import (
     standardised_difference,
     variable,
 )
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
+from fedilc.studies.study.settings import StudySettings
 
 SETTINGS = StudySettings(algorithms=("fedavg",), references=False)
 NUMBERS = st.lists(st.integers(-1000, 1000).map(float), min_size=2, max_size=30)

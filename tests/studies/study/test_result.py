@@ -12,8 +12,9 @@ from scipy.special import expit
 from fedilc.evaluation.estimates import difference, estimate
 from fedilc.evaluation.metrics import scores
 from fedilc.evaluation.next_site import random_effects
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.settings import StudySettings
 
 
 @pytest.fixture

@@ -17,9 +17,10 @@ from fedilc.errors import FedILCWarning
 from fedilc.storage.files import read_tensors
 from fedilc.studies.study.comparators import ALONE, POOLED
 from fedilc.studies.study.data import StudyArrays, StudyData
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.run import run_study
+from fedilc.studies.study.settings import StudySettings
 from fedilc.studies.study.verdict import verdict
 from fedilc.studies.worker_pool import Work
 

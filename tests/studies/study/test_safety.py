@@ -7,8 +7,9 @@ from pathlib import Path
 from remote_studies import HEART, TWELVE, write_hospitals, write_twelve
 
 from fedilc.studies.study.data import study_data
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.safety import refusal, without_unsafe
+from fedilc.studies.study.settings import StudySettings
 
 
 def test_small_tables_are_studied_without_the_regression(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from fedilc.report.checklist import checklist
 from fedilc.report.html.study import study_part
 from fedilc.report.study_files import study_facts, write_study
 from fedilc.studies.study.data import StudyArrays
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.run import run_study
 from fedilc.studies.study.sensitivity import run_without_indicators
+from fedilc.studies.study.settings import StudySettings
 
 SETTINGS = StudySettings(
     algorithms=("fedavg",),

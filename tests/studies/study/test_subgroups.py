@@ -21,8 +21,9 @@ from fedilc.report.html.study import study_part
 from fedilc.report.study_files import write_study
 from fedilc.studies.study.assessment import assessment
 from fedilc.studies.study.data import StudyArrays, StudyTables, study_data
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.settings import StudySettings
 from fedilc.studies.study.subgroups import subgroup_levels
 
 FRAME = hospitals(4, rows=150)

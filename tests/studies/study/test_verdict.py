@@ -9,8 +9,10 @@ import numpy as np
 import polars as pl
 from hospitals import hospitals, made_score, made_sites, study_table, with_score
 
-from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
+from fedilc.studies.study.choice import Choice
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.settings import StudySettings
 from fedilc.studies.study.verdict import alarm, verdict
 
 

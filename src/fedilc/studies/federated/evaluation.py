@@ -36,9 +36,10 @@ from fedilc.studies.study.comparators import ALONE, NULL, alone_regression
 from fedilc.studies.study.data import StudyTables
 from fedilc.studies.study.description import describe_silo
 from fedilc.studies.study.fits import build_network, predict
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.run import outputs_of_folds
 from fedilc.studies.study.scoring import asked_by, check_document, rows_of, score_site
+from fedilc.studies.study.settings import StudySettings
 from fedilc.studies.study.site_scores import SiloDescription, SiteScores, Told
 from fedilc.studies.study.tasks import AloneTask, Result, perform_all, stacks_of
 

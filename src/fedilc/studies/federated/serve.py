@@ -44,10 +44,11 @@ from fedilc.studies.federated.evaluation import (
 from fedilc.studies.federated.participation import Participation
 from fedilc.studies.federated.progress import show_scores, shown_on
 from fedilc.studies.study.comparators import null_outputs
-from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult, chosen_methods
 from fedilc.studies.study.run import Runs, StudyError
 from fedilc.studies.study.safety import refusal
+from fedilc.studies.study.settings import StudySettings
 from fedilc.studies.study.site_scores import SiteScores
 from fedilc.studies.study.tasks import RunTask
 from fedilc.studies.study.verdict import deciding_metric

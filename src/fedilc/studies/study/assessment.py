@@ -11,7 +11,8 @@ import numpy as np
 
 from fedilc.algorithms.loss_registry import task_of
 from fedilc.evaluation.intervals import LEVEL, Interval
-from fedilc.studies.study.plan import Choice, StudyPlan
+from fedilc.studies.study.choice import Choice
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.scoring import OE_RATIO
 from fedilc.studies.study.site_scores import Limits, MethodScores, SiteScores, Subgroup

@@ -25,22 +25,13 @@ the method that was chosen without it are those of the whole procedure, free of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import (
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    TypeAdapter,
-    ValidationError,
-)
 
 from fedilc.algorithms import Algorithm, find_algorithm
 from fedilc.algorithms.loss_registry import has_classes, task_of
@@ -51,7 +42,7 @@ from fedilc.data.tables.table_settings import Scaling
 from fedilc.errors import ConfigError, DataError, DataProblemsError, listed, nearest
 from fedilc.evaluation.metrics import SCORES
 from fedilc.models import NETWORKS
-from fedilc.section import first_mistake
+from fedilc.studies.study.choice import Choice
 from fedilc.studies.study.comparators import (
     ESTIMATED,
     MAX_TREES,
@@ -66,10 +57,10 @@ from fedilc.studies.study.comparators import (
 )
 from fedilc.studies.study.data import StudyData, StudyTables
 from fedilc.studies.study.fits import Network, build_network
+from fedilc.studies.study.settings import ChooseBy, StudySettings
 from fedilc.studies.study.subgroups import subgroup_levels
 from fedilc.studies.study.tasks import PLAIN, AloneRegressionTask, AloneTask, RunTask, is_large
 
-ALGORITHMS = ("fedavg", "fedsgd", "fishr-inter-geo", "fishr-intra-geo", "agreed-geometric")
 REFERENCES = ("fedavg", "fedsgd")
 GROUPS, FOLDS, MIN_PER_FOLD = 4, 5, 2
 VALIDATION_SHARE = 0.2
@@ -77,132 +68,7 @@ SCORED_ROUNDS = 20
 NEWTON_ROUNDS = 25  # at most; Newton's method stops by itself
 REGRESSIONS = {"binary": "logistic", "regression": "ridge"}  # the federated regression of a loss
 TINY = 20
-CLEARLY = 1.0  # standard errors by which a method must beat the regression (docs/research/study-evidence.md)
 CHOOSING_ROWS = 5000  # of each silo of a large table
-LEAST_GAIN = 0.01  # and in loss per example: of three sites the standard error says little
-
-ChooseBy = Literal["silo", "validation"]
-Threshold = Annotated[float, Field(gt=0, lt=1)]
-Primary = Literal["auroc", "log_loss"]
-Average = Literal["none", "ema"]
-Rates = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
-Widths = tuple[PositiveInt, ...]
-
-
-@dataclass(frozen=True)
-class StudySettings:
-    """The settings of a study.
-
-    Attributes:
-        algorithms: by name; the first of "fedavg", "fedsgd" among them, or else the first, is the reference.
-        hold_out: the silos to leave out in turn; () is every one.
-        seeds: how many; each draws other first weights.
-        rounds: the most rounds that a model is trained; fewer are used if they score better.
-        learning_rates: learning rates to choose from.
-        local_learning_rates: the same for the silos' own steps, in algorithms with such steps and a rate of
-            the server of their own (fedavg).
-        penalty_weights: lambdas to choose from, in algorithms with a penalty.
-        weight_decays: ridges per example to choose from, in regressions.
-        scalings: how numbers of tables may be scaled: "moments" (mean and standard deviation) or "robust"
-            (median and quartiles, tails clipped).
-        networks: widths of hidden layers to choose from besides `hidden`; () among them is a linear network.
-        geometric_networks: the same in methods with a geometric mean across silos and no penalty, besides
-            the network that is chosen for all: they help most where a model is linear.
-        network_decays: weight decays to choose from, in networks; the first is the usual one.
-        averages: averages of the weights over rounds to choose from, in networks; the first is the usual one.
-        environment_size: of algorithms that aggregate inside a silo.
-        model: the network: "mlp", "linear", "cnn", another registered name, or "module:function", which takes
-            the shape of an input and the number of outputs; None is "mlp" for tables and "cnn" for images.
-        hidden: the widths of the hidden layers of "mlp"; () is none of them.
-        primary: the score that decides, "auroc" or "log_loss"; None is the first one of the task.
-        choose_by: "silo" or "validation"; None is "silo", or "validation" if there are fewer than four silos.
-        references: whether comparators are trained too: a federated regression, which is then one of the
-            algorithms, a constant, models of a site's own data, and models of pooled data.
-        thresholds: risks at which the net benefit of binary predictions is tabulated.
-        subgroups: columns of tables, or comparisons such as "age>=65", by which scores are given too.
-        sensitivity: whether to do the runs once more without indicators of missing values, for tables.
-        choosing_rows: how many examples of each silo settings are chosen on at most; None is all, or 5,000 of
-            tables with more than 20,000 rows.
-    """
-
-    algorithms: Annotated[tuple[str, ...], Field(min_length=1)] = ALGORITHMS
-    hold_out: tuple[str, ...] = ()
-    seeds: PositiveInt = 3
-    rounds: PositiveInt = 100
-    learning_rates: Rates = (0.003, 0.01, 0.03)
-    local_learning_rates: Rates = (0.01, 0.03, 0.1)
-    penalty_weights: Rates = (1.0, 100.0)
-    weight_decays: Rates = (0.0001, 0.001, 0.01, 0.1, 1.0)
-    scalings: Annotated[tuple[Scaling, ...], Field(min_length=1)] = ("moments", "robust")
-    networks: tuple[Widths, ...] = ()
-    geometric_networks: tuple[Widths, ...] = ((),)
-    network_decays: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] = (0.0, 0.01)
-    averages: Annotated[tuple[Average, ...], Field(min_length=1)] = ("none",)
-    environment_size: PositiveInt = 32
-    model: str | None = None
-    hidden: Widths | None = (32,)
-    primary: Primary | None = None
-    choose_by: ChooseBy | None = None
-    references: bool = True
-    thresholds: Annotated[tuple[Threshold, ...], Field(min_length=1)] = (0.1, 0.2, 0.3, 0.5)
-    subgroups: tuple[str, ...] = ()
-    sensitivity: bool = False
-    choosing_rows: PositiveInt | None = None
-
-    # Settings in TOML and in plan files have keys of their own, and unknown ones are mistakes.
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    def with_given(self, given: Mapping[str, Any], where: str = "") -> StudySettings:
-        """Return the settings with those that are given, by name, in place of these; raise on a mistake.
-
-        If the network is given, there are no others to choose from, unless they are given too.
-
-        >>> StudySettings().with_given({"round": 5}, "study")
-        Traceback (most recent call last):
-        fedilc.errors.ConfigError: the key 'study.round' is unknown; did you mean 'rounds'?
-        """
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        named = given.keys() & {"model", "hidden"}
-        fixed = dict.fromkeys(("networks", "geometric_networks"), ()) if named else {}
-        try:
-            return TypeAdapter(StudySettings).validate_python({**values, **fixed, **given})
-        except ValidationError as error:
-            raise ConfigError(first_mistake(error, values, where)) from error
-
-
-IMAGES = StudySettings(
-    rounds=30,
-    learning_rates=(0.001,),
-    local_learning_rates=(0.03,),
-    penalty_weights=(1.0,),
-    hidden=None,
-    network_decays=(0.0,),
-)  # a convolutional network costs a thousand times as much as a small one for tables
-FEATURES = StudySettings(
-    model="linear", hidden=None, learning_rates=(0.003,), network_decays=(0.1, 0.0, 1.0)
-)  # of a pretrained network: a head of a thousand weights per class overfits a few hundred pictures. With a
-# larger rate the best round comes while its weights still swing, and is not the best at another style.
-
-
-def usual_settings(data: StudyData, given: Mapping[str, Any]) -> StudySettings:
-    """Return the settings of a study of these data; a head has hidden layers if their widths are given."""
-    if data.backbone is not None:
-        return replace(FEATURES, model="mlp") if given.get("hidden") is not None else FEATURES
-    return StudySettings() if data.is_table else IMAGES
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The settings chosen for a held-out silo's group, the round, and the loss that they had there.
-
-    `losses` has the loss by scored silo, and `options` the entry of the grid (see `StudyPlan.grid`).
-    """
-
-    options: Mapping[str, Any]
-    round: int
-    loss: float
-    curve: Mapping[int, float]
-    losses: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -601,62 +467,3 @@ class StudyPlan:
         if given.get("average") == "none":
             del given["average"]
         return RunTask(method, given, training, apart["hidden"], seed, scaling=apart["scaling"], **more)
-
-
-def choose(
-    plan: StudyPlan,
-    method: str,
-    group: int,
-    scored: Sequence[Sequence[Mapping[str, Any]]],
-    base: Mapping[str, Any] | None = None,
-) -> Choice | None:
-    """Return the entry of the grid and the round of lowest loss over the silos outside a group.
-
-    Args:
-        plan: the study.
-        method: whose settings are chosen.
-        group: whose held-out silos the choice is for; what was scored on its own silos is not looked at.
-        scored: per entry of the grid, what its runs recorded: a "curve" of losses by round and silo.
-        base: what was chosen before (see `StudyPlan.base`).
-    """
-    own = set(plan.groups[group])
-    best: Choice | None = None
-    for options, records in zip(plan.grid(method, base), scored, strict=True):
-        if any(record["failed"] for record in records):
-            continue
-        found = {
-            int(number): {
-                silo: loss
-                for record in records
-                for silo, loss in record["curve"][number].items()
-                if silo not in own and np.isfinite(loss)
-            }
-            for number in records[0]["curve"]
-        }
-        curve = {number: float(np.mean([*of.values()])) if of else np.inf for number, of in found.items()}
-        least = min(curve, key=lambda number: (curve[number], number))
-        if np.isfinite(curve[least]) and (best is None or curve[least] < best.loss):
-            best = Choice(options, least, curve[least], curve, found[least])
-    return best
-
-
-def chosen_method(
-    choices: Mapping[str, Choice],
-    algorithms: Sequence[str],
-    plain: str | None = None,
-    clearly: float = CLEARLY,
-    least: float = LEAST_GAIN,
-) -> str:
-    """Return the algorithm whose settings had the lowest loss on the training silos, the first of equals.
-
-    If this is not clearly lower than the loss of the regression `plain`, it is the regression: the mean
-    difference over the scored silos must exceed `clearly` times its standard error, and be at least `least`.
-    """
-    best = min(algorithms, key=lambda name: choices[name].loss)
-    if plain not in algorithms or best == plain:
-        return best
-    there, here = choices[str(plain)].losses, choices[best].losses
-    gains = [there[silo] - here[silo] for silo in here if silo in there]
-    error = float(np.std(gains, ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
-    gain = choices[str(plain)].loss - choices[best].loss
-    return best if gain > clearly * error and gain >= least else str(plain)

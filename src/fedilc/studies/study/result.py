@@ -20,9 +20,10 @@ from fedilc.evaluation.metrics import HIGHER_IS_BETTER
 from fedilc.evaluation.next_site import NextSite, next_site
 from fedilc.evaluation.significance import Comparison, compare_methods
 from fedilc.progress import counted
+from fedilc.studies.study.choice import Choice, chosen_method
 from fedilc.studies.study.comparators import CHOSEN, NULL, kind_of
 from fedilc.studies.study.description import descriptions
-from fedilc.studies.study.plan import Choice, StudyPlan, chosen_method
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.scoring import asked_by, rows_of, score_site
 from fedilc.studies.study.site_scores import Score, SiloDescription, SiteScores, Told
 

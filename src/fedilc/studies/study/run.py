@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fedilc.errors import FedILCError
 from fedilc.evaluation.estimates import NO_FLOORS, Floors
+from fedilc.studies.study.choice import Choice, choose
 from fedilc.studies.study.comparators import ALONE, NULL, alone_regression, null_outputs
-from fedilc.studies.study.plan import Choice, StudyPlan, choose
+from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import Agreement, StudyResult, mean_agreement
 from fedilc.studies.study.tasks import (
     AloneTask,

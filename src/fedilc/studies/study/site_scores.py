@@ -302,6 +302,7 @@ class Told(Section):
 def variances_apart(influences: Any) -> tuple[tuple[float | None, ...], ...]:
     """Return the sums of squares of the differences of influences, a row per method; None without influences.
 
+    >>> import numpy as np
     >>> variances_apart([np.array([1.0, 2.0]), None, np.array([1.0, 0.0])])
     ((), (None,), (4.0, None))
     """

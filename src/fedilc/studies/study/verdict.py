@@ -18,8 +18,8 @@ from fedilc.evaluation.estimates import MIN_COUNT, size_of
 from fedilc.evaluation.metrics import HIGHER_IS_BETTER
 from fedilc.evaluation.next_site import MOST_WITH_PRIOR
 from fedilc.evaluation.significance import FEWEST_SITES, LEVEL, Comparison, p_phrase
+from fedilc.studies.study.choice import LEAST_GAIN
 from fedilc.studies.study.comparators import ALONE, CHOSEN, NULL, POOLED, pooled_regression
-from fedilc.studies.study.plan import LEAST_GAIN
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.site_scores import SiteScores
 
