@@ -16,16 +16,22 @@ import torch
 from ports import free_port
 
 from fedilc.data.sources import RemoteTables
+from fedilc.data.tables.preprocessing import fit_preprocessing
+from fedilc.data.tables.silo_tables import SiloTable
+from fedilc.errors import ConfigError, ProtocolError
 from fedilc.evaluation.estimates import Floors
 from fedilc.federation.program import HESSIAN
-from fedilc.runtimes.remote.survey import Survey, SurveyLimits, summarise_table
-from fedilc.runtimes.remote.wire import read_header
+from fedilc.runtimes.remote.stack_declaration import DeclaredStack, ModelTask
+from fedilc.runtimes.remote.study_manifest import StudyManifest
+from fedilc.runtimes.remote.survey import Survey, SurveyLimits, label_rule, summarise_table
+from fedilc.runtimes.remote.wire import pack, read_header
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.http_client import HttpClient, Response
 from fedilc.runtimes.rest.participant import SiloLimits
 from fedilc.storage.run_folder import SUMMARIES
+from fedilc.studies.federated.evaluation import OwnStudy
 from fedilc.studies.federated.serve import StudyService
-from fedilc.studies.federated.silo import StudyMember, read_silo
+from fedilc.studies.federated.silo import StudyMember, read_silo, require_stack
 
 SILOS = ["a", "b", "c"]
 SETTINGS: dict[str, Any] = {
@@ -148,3 +154,96 @@ def test_a_silo_sends_what_the_page_lists_in_sizes_that_no_row_changes(tmp_path:
     shapes = [shape for kind, text in first if kind in STEPS for _, shape in json.loads(text)[0].values()]
     assert not any({150, 210} & set(shape) for shape in shapes)
     assert any(f"answer.{HESSIAN}" in text for _, text in first)
+
+
+def study_at_a_silo(folder: Path, rows: int, **settings: Any) -> tuple[StudyManifest, SiloTable]:
+    write_tables(folder, rows)
+    source = RemoteTables(source="remote-tables", silos=SILOS, label="died")
+    found = [summarise_table(name, folder / f"{name}.csv", Survey.of("study", source)) for name in SILOS]
+    rule = label_rule(source.settings(), found)
+    manifest = StudyManifest(
+        run="study",
+        silos=SILOS,
+        table=source.settings(),
+        label=rule.model_dump(mode="json"),
+        loss="binary",
+        outputs=1,
+        settings=SETTINGS | settings,
+    )
+    return manifest, read_silo("a", folder / "a.csv", manifest, SurveyLimits())
+
+
+def stack_with(**values: Any) -> DeclaredStack:
+    usual = {
+        "algorithm": "fedavg",
+        "options": {},
+        "training": ["a", "b"],
+        "hidden": [4],
+        "seed": 0,
+        "inputs": 0,
+    }
+    return DeclaredStack(tasks=(ModelTask.model_validate(usual | values),), preprocessing=())
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"rows": 1}, "other rows than the study says"),
+        ({"validation": 0.005}, "other rows than the study says"),
+        ({"training": ["b", "z"]}, "does not have"),
+        ({"rows": 12}, "losses of 12 patients, fewer than `min_cell=15`"),
+        ({"validation": 0.2}, "losses of 12 patients, fewer than `min_cell=15`"),
+    ],
+)
+def test_a_stack_cannot_ask_for_losses_of_few_patients(
+    values: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    manifest, table = study_at_a_silo(tmp_path / "tables", 60, choosing_rows=12)
+    require_stack(stack_with(), manifest, table, Floors(10, 15))
+    with pytest.raises((ConfigError, ProtocolError), match=sentence):
+        require_stack(stack_with(**values), manifest, table, Floors(10, 15))
+
+
+def test_a_held_out_silo_scores_the_models_of_the_study_only(tmp_path: Path) -> None:
+    manifest, table = study_at_a_silo(tmp_path / "tables", 60, references=False)
+    own = OwnStudy(manifest, table, Floors(10, 10))
+
+    def asked(null: list[float] | None = None, *methods: str) -> dict[str, Any]:
+        one = {"algorithm": "fedsgd", "hidden": [4], "inputs": 0, "parameters": {}}
+        models = [one | {"method": method} for method in methods]
+        facts = {"models": models, "preprocessing": [], "everyone": {}, "null": null, "drawn": []}
+        return {"asked": facts}
+
+    twice = asked(None, "fishr-inter-geo", "fishr-inter-geo")
+    for wrong in (asked(None, "made-up"), twice, asked([0.5] * 1000)):
+        with pytest.raises(ProtocolError, match="the coordinator"):
+            own.answer(b"", wrong, lambda made: made.transform(table.frame))
+
+
+def test_the_owner_reads_what_the_study_asks(tmp_path: Path) -> None:
+    subgroups = ["age>=89", "ward"]
+    manifest, table = study_at_a_silo(tmp_path / "tables", 60, subgroups=subgroups, thresholds=[0.25])
+    found = " ".join(OwnStudy(manifest, table, Floors(12, 11)).asked())
+    for part in ("logistic, fishr-inter-geo", "0.25", "age>=89, ward", "12 events", "below 11"):
+        assert part in found
+
+
+def test_columns_that_are_no_inputs_name_subgroups_if_the_owner_lists_them(tmp_path: Path) -> None:
+    manifest, _ = study_at_a_silo(tmp_path / "tables", 60)
+    dropped = manifest.model_copy(update={"table": manifest.table.model_copy(update={"drop": ("lab",)})})
+    file = tmp_path / "tables/a.csv"
+    assert read_silo("a", file, dropped, SurveyLimits()).unused.columns == ["lab"]
+    listed = SurveyLimits(columns=("age", "died"))
+    assert read_silo("a", file, dropped, listed).unused.columns == []
+
+
+def test_a_silo_without_the_column_of_a_subgroup_scores_all_the_same(tmp_path: Path) -> None:
+    manifest, table = study_at_a_silo(tmp_path / "tables", 60, subgroups=["ward==2"], references=False)
+    source = RemoteTables(source="remote-tables", silos=SILOS, label="died")
+    summary = summarise_table("a", tmp_path / "tables/a.csv", Survey.of("study", source))
+    rule = label_rule(manifest.table, [summary])
+    everyone = fit_preprocessing([summary], rule, manifest.table).model_dump(mode="json")
+    asked = {"models": [], "preprocessing": [], "everyone": everyone, "null": None, "drawn": []}
+    own = OwnStudy(manifest, table, Floors(10, 10))
+    body = pack({}, {"asked": asked})
+    assert own.answer(body, {"asked": asked}, lambda made: made.transform(table.frame)).subgroups

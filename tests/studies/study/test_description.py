@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from slow_clinical import looped_difference
 
 from fedilc.data import Federation, Silo
+from fedilc.evaluation.estimates import Floors
 from fedilc.report.clinical_tables import clinical_tables, contrast_table, flow_table, variables_table
 from fedilc.studies.study.data import StudyArrays, study_data
 from fedilc.studies.study.description import (
@@ -157,6 +158,13 @@ def test_few_different_numbers_are_counted_and_a_column_without_values_is_missin
     assert found["sites"]["a"]["counts"] == {"0": 1, "1": 2}
     assert found["sites"]["b"]["missing"] == 2
     assert found["differences"]["a"] is None
+
+
+def test_a_mean_does_not_tell_a_count_that_the_floor_hides() -> None:
+    sex = pl.Series("sex", [1.0] * 30 + [0.0] * 3)
+    assert describe_column("sex", sex).mean == pytest.approx(10 / 11)
+    found = describe_column("sex", sex, Floors(min_cell=10))
+    assert (found.counts, found.mean, found.deviation) == ({}, None, None)
 
 
 def test_pictures_have_a_flow_without_variables() -> None:

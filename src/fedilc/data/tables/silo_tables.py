@@ -237,21 +237,18 @@ def tables_of(
     split = {name: settings.split_label(name, frame) for name, frame in frames.items()}
     rule = _label_rule([rows.label for rows in split.values()], settings)
     silos = {
-        name: SiloTable(
-            name,
-            rows.features,
-            rule.encode(rows.label),
-            rows.label,
-            rows.unlabelled,
-            _unused(frames[name], rule, settings),
-            rows.patients,
-        )
+        name: _silo_table(name, rows, rule, _unused(frames[name], rule, settings))
         for name, rows in split.items()
     }
     by = settings.patient_column
     shared = patients_at_several(frames, by) if by is not None else None
     own = [] if shared is None else [f"{shared}; they are taken as different patients"]
     return SiloTables(silos, settings, rule, (*notes, *own))
+
+
+def _silo_table(name: str, rows: LabelledRows, rule: LabelRule, unused: pl.DataFrame) -> SiloTable:
+    y = rule.encode(rows.label)
+    return SiloTable(name, rows.features, y, rows.label, rows.unlabelled, unused, rows.patients)
 
 
 def _unused(frame: pl.DataFrame, rule: LabelRule, settings: TableSettings) -> pl.DataFrame:
@@ -275,11 +272,22 @@ def _label_rule(labels: Sequence[pl.Series], settings: TableSettings) -> LabelRu
 
 def read_features(path: Path, settings: TableSettings, silo: str) -> LabelledRows:
     """Return features, labels and patients of one silo's file, and how many rows have no label."""
+    return _read_rows(path, settings, silo)[0]
+
+
+def read_silo_table(path: Path, settings: TableSettings, rule: LabelRule, silo: str) -> SiloTable:
+    """Return the table in one silo's file, whose label follows a rule that is known."""
+    rows, frame = _read_rows(path, settings, silo)
+    return _silo_table(silo, rows, rule, _unused(frame, rule, settings))
+
+
+def _read_rows(path: Path, settings: TableSettings, silo: str) -> tuple[LabelledRows, pl.DataFrame]:
     notes: list[str] = []
-    found = settings.split_label(silo, _frame(path, settings, notes))
+    frame = _frame(path, settings, notes)
+    found = settings.split_label(silo, frame)
     own = grouped(value_notes({silo: found[0]}, settings))
     Report(notes=[*notes, *own]).warn()
-    return found
+    return found, frame
 
 
 def _frame(path: Path, settings: TableSettings, notes: list[str]) -> pl.DataFrame:

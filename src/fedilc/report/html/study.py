@@ -34,6 +34,8 @@ from fedilc.report.study_tables import (
     next_site_rows,
     next_site_tables,
 )
+from fedilc.report.tables import TableData, words
+from fedilc.studies.federated.participation import Participation
 from fedilc.studies.study.comparators import ESTIMATED
 from fedilc.studies.study.declaration import declaration
 from fedilc.studies.study.verdict import NAMES
@@ -68,8 +70,19 @@ def study_part(folder: Path) -> Part:
         clinical={table.name: table for table in clinical_tables(study)},
         agreement=agreement_charts(study.get("agreement") or {}),
         choices=choices_table(study),
+        took_part=_took_part(study["name"], Participation.read(folder)),
         settings=settings_table("Settings of the study", study["name"], given, {"value": given}),
     )
+
+
+def _took_part(name: str, found: Participation) -> TableData | None:
+    """Return which silos took part in a study over a network, and when; None if all tables were here."""
+    rows = [
+        (silo, part.joined or "-", part.left or "-", part.reason or "")
+        for silo, part in sorted(found.parts.items())
+    ]
+    columns = words("silo", "joined first", "left", "why")
+    return TableData.of("took-part", name, "Who took part", columns, rows) if rows else None
 
 
 def _rows(study: Study, found: Mapping[str, Any]) -> list[tuple[str, int, Interval]]:

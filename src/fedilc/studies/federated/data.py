@@ -116,6 +116,11 @@ class RemoteTables(StudyData):
         """Raise if sites would divide their examples by a column in different ways."""
         column = LabelRule.parse(text)
         parts = [part for one in self.summaries.values() if (part := one.column(text)) is not None]
+        if column.comparison is None and not parts:
+            raise ConfigError(
+                f"`subgroups` names the column {text!r}, of which the silos' summaries say nothing; give a "
+                f"comparison, such as '{text}>=65', or a column that is an input"
+            )
         if column.comparison is None and any(part.kind == "number" and part.levels is None for part in parts):
             raise ConfigError(
                 f"`subgroups` names the column {text!r}, whose numbers each site would divide elsewhere; "

@@ -6,12 +6,14 @@ The models of a held-out silo travel to it, and it answers with one document of 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
@@ -22,7 +24,7 @@ from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_tables import SiloTable, SiloTables
 from fedilc.data.tables.table_settings import Scaling
-from fedilc.errors import DataError, ProtocolError
+from fedilc.errors import DataError, ProtocolError, printable
 from fedilc.evaluation.estimates import Floors
 from fedilc.runtimes.remote.manifest import Name, read_received
 from fedilc.runtimes.remote.silo_client import unsafe_hessian
@@ -76,7 +78,7 @@ class EvaluationAsked(Section):
     preprocessing: Annotated[tuple[dict[str, Any], ...], Field(max_length=1000)]
     everyone: dict[str, Any]
     null: list[float] | None
-    drawn: tuple[Name, ...]
+    drawn: Annotated[tuple[Name, ...], Field(max_length=2)]
 
 
 class SafetyCheck(StudyTask["str | None"]):
@@ -248,6 +250,14 @@ class OwnStudy:
         if settings.model is not None and ":" in settings.model:
             raise ProtocolError("the study names a function of somebody's own, which no silo runs")
         label = read_received(LabelRule, manifest.label, "the study's label")
+        columns = (*table.frame.columns, *table.unused.columns)
+        named = [LabelRule.parse(text).column for text in manifest.settings.get("subgroups", ())]
+        missing = [
+            name for name in dict.fromkeys(named) if name not in columns
+        ]  # other silos have these columns
+        if missing:
+            empty = pl.DataFrame({name: [None] * len(table.y) for name in missing})
+            table = replace(table, unused=pl.concat([table.unused, empty], how="horizontal"))
         tables = SiloTables({table.name: table}, manifest.table, label)
         labels = {silo: table.y if silo == table.name else table.y[:0] for silo in manifest.silos}
         patients = {} if table.patients is None else {table.name: table.patients}
@@ -284,6 +294,7 @@ class OwnStudy:
         """Return the silo's document on models that were trained without it."""
         asked = read_received(EvaluationAsked, about.get("asked"), "the coordinator's models")
         plan, rows = self.plan, len(self.table.y)
+        self._require_asked(asked)
         made = [_made(one) for one in asked.preprocessing]
         outputs: dict[str, list[NDArray[Any]]] = {}
         for one, weights in zip(asked.models, _weights(body, asked), strict=True):
@@ -298,6 +309,25 @@ class OwnStudy:
         own = rows_of(told, (name,), outputs, asked.drawn)
         described = describe_silo(self.table, _made(asked.everyone), self.floors)
         return score_site(replace(own, description=described), asked_by(told), self.floors)
+
+    def _require_asked(self, asked: EvaluationAsked) -> None:
+        """Raise if there are other methods than the study has, or more models of one than seeds."""
+        models = Counter(one.method for one in asked.models)
+        unknown = set(models) - set(self.plan.algorithms)
+        if unknown or max(models.values(), default=0) > self.plan.settings.seeds:
+            raise ProtocolError("the coordinator sent other models than those of the study")
+        if asked.null is not None and len(asked.null) != self.manifest.outputs:
+            raise ProtocolError("the coordinator's model without features has another number of outputs")
+
+    def asked(self) -> list[str]:
+        """Return what the study asks of this silo, for its owner, and what it is not told."""
+        settings, floors = self.plan.settings, self.floors
+        subgroups = tuple(self.manifest.settings.get("subgroups", ()))
+        return [
+            f"methods: {_shown(self.plan.algorithms)}; rounds: {settings.rounds}; seeds: {settings.seeds}",
+            f"thresholds of net benefits: {_shown(settings.thresholds)}; subgroups: {_shown(subgroups)}",
+            f"no score of fewer than {floors.least()} events is given, and no count below {floors.min_cell}",
+        ]
 
     def described(self, about: Mapping[str, Any]) -> bytes:
         """Return the silo's description."""
@@ -327,6 +357,10 @@ class OwnStudy:
         }:
             raise ProtocolError("the weights of a model do not fit its network")
         return predict(model, weights, x).double().numpy()
+
+
+def _shown(values: Iterable[Any]) -> str:
+    return printable(", ".join(map(str, values)) or "none")
 
 
 def _weights(body: bytes, asked: EvaluationAsked) -> list[dict[str, Tensor]]:

@@ -51,10 +51,12 @@ class Participation:
 
     def note(self, joined: Mapping[str, float]) -> None:
         """Keep when silos joined, in seconds since 1970; the first time counts."""
-        for silo, when in joined.items():
-            if self.parts.setdefault(silo, Part()).joined is None:
-                self.parts[silo] = self.parts[silo].model_copy(update={"joined": _text(when)})
-        self._write()
+        new = [silo for silo in joined if self.parts.get(silo, Part()).joined is None]
+        for silo in new:
+            known = self.parts.get(silo, Part())
+            self.parts[silo] = known.model_copy(update={"joined": _text(joined[silo])})
+        if new:
+            self._write()
 
     def leave(self, silo: str, reason: str, when: float) -> None:
         """Keep that a silo has left for good."""

@@ -52,7 +52,7 @@ from fedilc.studies.study.settings import StudySettings
 from fedilc.studies.study.site_scores import SiteScores
 from fedilc.studies.study.tasks import RunTask
 from fedilc.studies.study.verdict import deciding_metric
-from fedilc.studies.worker_pool import Show, working
+from fedilc.studies.worker_pool import Show, Work, working
 
 OnLost = Literal["wait", "continue"]
 
@@ -129,10 +129,15 @@ class StudyService:
         """Return the result; if the study continues without silos that leave, it begins anew without them."""
         known = Participation.read(self.out)
         queue.leave_out_of_run(known.left)
+
+        def noted(work: Work) -> None:
+            known.note(dict(queue.joined))
+            show(work)
+
         while True:
             smaller = without_silos(plan, queue, known.left)
             try:
-                return done_over(smaller, queue, self.out, shown_on(queue, smaller, show))
+                return done_over(smaller, queue, self.out, shown_on(queue, smaller, noted))
             except LostForGoodError as error:
                 if self.on_lost == "wait":
                     raise StudyError(str(error)) from error
@@ -140,7 +145,7 @@ class StudyService:
                 known.leave(error.silo, error.reason, time.time())
                 queue.leave_out_of_run({error.silo: error.reason})
             finally:
-                known.note(queue.joined)
+                known.note(dict(queue.joined))
 
     @contextlib.contextmanager
     def serving(self, plan: StudyPlan, address: Address) -> Iterator[tuple[StudyPlan, StudyQueue]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from fedilc.data import Silo
 from fedilc.data.silo import check_labels
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.preprocessing import Preprocessing
-from fedilc.data.tables.silo_tables import SiloTable, read_features
+from fedilc.data.tables.silo_tables import SiloTable, read_silo_table
 from fedilc.errors import ConfigError, ProtocolError
 from fedilc.evaluation.estimates import NO_FLOORS, Floors
 from fedilc.federation.program import STATISTICS
@@ -46,6 +46,7 @@ from fedilc.storage.files import require_digest
 from fedilc.studies.federated.coordinator import DECLARE
 from fedilc.studies.federated.evaluation import CHECK, DESCRIBE, EVALUATE, TOLD, OwnStudy, answer_check
 from fedilc.studies.study.fits import Examples, Scored, choosing_losses, predict, together
+from fedilc.studies.study.plan import VALIDATION_SHARE
 from fedilc.studies.study.site_scores import SiteScores, Told
 from fedilc.studies.study.tasks import choosing_rows, validation_rows
 from fedilc.training.stack import Lockstep
@@ -58,13 +59,36 @@ _TIMES = 4  # of weights: those of a round, what a step sends besides, and those
 def read_silo(name: str, path: Path, manifest: StudyManifest, limits: SurveyLimits) -> SiloTable:
     """Return a silo's table, read as the study says; a column that the owner does not list is missing."""
     settings, rule = manifest.table, read_received(LabelRule, manifest.label, "the study's label")
-    rows = read_features(path, settings, name)
-    features = rows.features
-    limits.require_columns(rule.column, [rule.column, *features.columns])
-    if limits.columns is not None:
-        features = features.select(column for column in features.columns if column in limits.columns)
-    y = rule.encode(rows.label)
-    return SiloTable(name, features, y, rows.label, rows.unlabelled, patients=rows.patients)
+    table = read_silo_table(path, settings, rule, name)
+    limits.require_columns(rule.column, [rule.column, *table.frame.columns])
+    if limits.columns is None:
+        return table
+    frames = table.frame, table.unused
+    kept = [one.select(column for column in one.columns if column in limits.columns) for one in frames]
+    return replace(table, frame=kept[0], unused=kept[1])
+
+
+def require_patients(table: SiloTable, share: float, floors: Floors, most: int | None = None) -> None:
+    """Raise if losses and gradients of a share of a silo's rows would be those of too few patients."""
+    patients = len(table.y) if table.patients is None else len(np.unique(table.patients))
+    used = round(share * (patients if most is None else min(patients, most)))
+    if used < floors.min_cell:
+        raise ConfigError(
+            f"silo {table.name!r} would send losses of {used} patients, fewer than "
+            f"`min_cell={floors.min_cell}`; it does not take part, unless its owner lowers that"
+        )
+
+
+def require_stack(stack: DeclaredStack, manifest: StudyManifest, table: SiloTable, floors: Floors) -> None:
+    """Raise if a stack is none of the study, or asks for losses of other or fewer rows than it may."""
+    rows = None, manifest.settings.get("choosing_rows")
+    for task in stack.tasks:
+        unknown = {*task.training, *task.scored} - set(manifest.silos)
+        if unknown or table.name in set(task.training) & set(task.scored):
+            raise ProtocolError("a stack of the study names silos that the study does not have")
+        if task.rows not in rows or task.validation not in (0.0, VALIDATION_SHARE):
+            raise ProtocolError("a stack of the study chooses on other rows than the study says")
+        require_patients(table, task.validation or 1.0, floors, task.rows)
 
 
 Drawn = tuple[Tensor, Tensor, "NDArray[np.intp] | None"]  # inputs, labels, and whose each example is
@@ -220,6 +244,7 @@ class StudyMember(HttpMember[StudyManifest]):
     show: Callable[[SiteScores, Told, list[tuple[str, int, int]]], None] | None = None
     sent: dict[str, tuple[int, int]] = field(default_factory=dict)
     document: SiteScores | None = None
+    _evaluated: set[str] = field(default_factory=set)
     _stacks: dict[str, SiloStack] = field(default_factory=dict)
     _x: dict[str, Tensor] = field(default_factory=dict)
     _last: tuple[str, bytes] = ("", b"")
@@ -231,6 +256,9 @@ class StudyMember(HttpMember[StudyManifest]):
         require_silo(self.name, manifest.run, manifest.silos)
         self._manifest_of = manifest
         self.limits.require_examples(len(self.table.y), self.name)
+        require_patients(self.table, 1.0, self.floors)
+        for sentence in self.own.asked():
+            self.log(sentence)
         self.limits.remember(manifest, self.http.url, self.name)
         torch.set_num_threads(1)  # matrices of a few thousand numbers, as in a study at one place
         return self._work(manifest)
@@ -291,6 +319,12 @@ class StudyMember(HttpMember[StudyManifest]):
         if about.get("step") == EVALUATE:
             if about.get("silo") != self.name:
                 raise ProtocolError("the coordinator sent the models of another silo")
+            self._evaluated.add(str(about.get("task")))
+            # The coordinator has one set of models, and one more after each silo that left.
+            if len(self._evaluated) > len(manifest.silos):
+                raise ProtocolError(
+                    "the coordinator asks for scores of more sets of models than the study has"
+                )
             self.document = self.own.answer(body, about, self._inputs)
             return self.document.to_bytes()
         if about.get("step") == DESCRIBE:
@@ -318,10 +352,7 @@ class StudyMember(HttpMember[StudyManifest]):
                 f"a stack of the study has {numbers:,} parameters, but this silo allows "
                 f"{self.limits.max_parameters:,}; if this is the right study, raise `max_parameters`"
             )
-        for task in stack.tasks:
-            unknown = {*task.training, *task.scored} - set(manifest.silos)
-            if unknown or self.name in set(task.training) & set(task.scored):
-                raise ProtocolError("a stack of the study names silos that the study does not have")
+        require_stack(stack, manifest, self.table, self.floors)
         self._stacks[str(about.get("task"))] = SiloStack(stack, manifest, self.table, self._inputs)
         for name in list(self._stacks)[:-_KEPT_STACKS]:
             del self._stacks[name]

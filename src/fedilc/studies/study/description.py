@@ -140,7 +140,8 @@ def describe_column(name: str, values: pl.Series, floors: Floors = NO_FLOORS) ->
         at = {name: count for name, count in zip(cells, told[1:], strict=True) if count is not None}
         facts["counts"] = {name: at[name] for name in in_order(at)}
         facts["other"] = len(at) < len(cells)
-    if numeric and len(known) >= max(1, least):
+    # The mean of few different numbers tells how many rows have each: all of them may be told, or none.
+    if numeric and len(known) >= max(1, least) and not facts.get("other"):
         numbers = known.to_numpy()
         facts |= {"mean": float(numbers.mean()), "deviation": float(numbers.std())}
         if least == 1:
