@@ -66,7 +66,7 @@ wheel: .venv/installed-dev
 
 .venv/installed: .venv/made pyproject.toml constraints.txt
 	@echo "installing fedilc into .venv (torch is large: the first time takes a minute or more)"
-	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[benchmarks,report,serve]'
+	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[benchmarks,report,serve,sklearn]'
 	$(BIN)/python -c 'import fedilc.aggregation._kernels.values, fedilc.aggregation._kernels.logs, fedilc.penalties._kernels.compiled, fedilc.gradients._kernels.compiled, matplotlib.font_manager'
 	touch $@
 

@@ -90,6 +90,15 @@ def test_an_unknown_command_points_to_a_help_that_exists(refusal: Refusal) -> No
     assert "(fedilc --help explains)" in refusal("rnu")
 
 
+def test_threads_that_wait_sleep_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+    own = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    shown = own | {"OMP_DISPLAY_ENV": "TRUE"}
+    for given, policy in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")):
+        command = [sys.executable, "-m", "fedilc", *RUN, "--out", str(tmp_path / policy)]
+        done = subprocess.run(command, env=shown | given, capture_output=True, text=True, timeout=PATIENCE)
+        assert re.search(rf"OMP_WAIT_POLICY\s*=\s*'{policy}'", done.stderr)
+
+
 def test_version_is_the_packages_version() -> None:
     assert fedilc("--version") == f"fedilc {__version__}\n"
 
