@@ -154,7 +154,7 @@ def test_text_among_numbers_at_one_silo_is_pointed_out_and_counts_as_missing() -
     )
     found = tables_of(parts, TableSettings(label="died"))
     made = found.fit(list(parts))
-    assert any("'age' holds numbers and 1 cells of text (in 'h0'), which count as" in n for n in found.notes)
+    assert any("'age' holds numbers and 1 cell of text (in 'h0'), which counts as" in n for n in found.notes)
     ages = pl.concat([part["age"].cast(pl.Float64, strict=False) for part in parts.values()])
     feature = made.features[0]
     assert isinstance(feature, NumberFeature)

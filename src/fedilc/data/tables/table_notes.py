@@ -198,8 +198,8 @@ def _mixed(name: str, parts: Mapping[str, ColumnSummary], is_number: bool) -> It
     if is_number and texts:
         strays = sum(part.strays for part in parts.values())
         yield Note(
-            f"column {name!r} holds numbers and {strays} cells of text ({places(texts, parts)}), which count "
-            f"as missing; correct them, or use {CURE}",
+            f"column {name!r} holds numbers and {strays} cell{'s' * (strays > 1)} of text "
+            f"({places(texts, parts)}), which {'count' if strays > 1 else 'counts'} as missing; correct them, or use {CURE}",
             "{} hold numbers and some cells of text, which count as missing; correct them, or use "
             f"{CURE} for a column of names",
             repr(name),
