@@ -23,6 +23,7 @@ from needs import need
 from fedilc import Federation, Silo
 from fedilc.algorithms import find_algorithm
 from fedilc.cli.app import app
+from fedilc.cli.serve_study import read_remote_study
 from fedilc.config import Options, read_experiment
 from fedilc.data.sources import Remote
 from fedilc.evaluation import measure
@@ -68,9 +69,18 @@ def test_the_experiment_of_the_page_is_that_of_the_file_and_is_valid() -> None:
     assert isinstance(settings.data, Remote)
     assert settings.data.silos == ["north", "south"]
     whole = tomllib.loads((DOCS / "deploy" / "hospitals.toml").read_text())
-    (shown,) = (tomllib.loads(block) for block in blocks("toml"))
+    shown = tomllib.loads(blocks("toml")[0])
     assert shown == {key: whole[key] for key in shown}
     assert set(whole) - set(shown) == {"summary", "seed"}
+
+
+def test_the_study_of_the_page_is_valid(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(blocks("toml")[1])
+    found = read_remote_study(str(file))
+    assert found is not None
+    assert found.source.silos == ["north", "south", "west"]
+    assert found.settings == {"rounds": 100, "on_lost": "wait"}
 
 
 @pytest.mark.parametrize("line", commands())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -71,15 +71,15 @@ def serve_study(
         raise ConfigError(f"study.on_lost={on_lost!r} is neither 'wait' nor 'continue'")
     folder = out or Path("runs") / study.name / "served"
     service = StudyService(
-        study.name, study.source, settings, folder, address, tokens, say, patience, on_lost
+        study.name, study.source, settings, folder, address, tokens, say, patience, on_lost, stay
     )
+    bars = ExitStack()
     try:
-        with work_bars(console) as show, service.running(show) as result:
+        with bars, service.running(bars.enter_context(work_bars(console))) as result:
             found = write_study(folder, result)
             write_html_report(folder / "report.html", [folder])
-        show_study(console, found)
-        say(f"results: {folder} (report.html, study.json, verdict.txt, tables.md, tables/*.csv)")
-        while stay:
-            time.sleep(3600)
+            bars.close()
+            show_study(console, found)
+            say(f"results: {folder} (report.html, study.json, verdict.txt, tables.md, tables/*.csv)")
     except KeyboardInterrupt:
         raise StoppedError("stopped; run the same command to continue; silos wait for it") from None

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from command import Refusal
 from fleets import fleet
@@ -99,6 +100,18 @@ def test_a_study_survives_the_end_of_any_process(tmp_path: Path) -> None:
     silos = write_hospitals(tmp_path)
     found = killed_at_any_time(tmp_path, 5, 7, silos)
     assert_same_study(studied_locally(tmp_path, silos, HEART, TINY), found)
+
+
+def test_the_page_stays_after_a_study_until_somebody_stops_it(tmp_path: Path) -> None:
+    silos = write_hospitals(tmp_path)[:3]
+    settings = TINY | {"algorithms": ["fedsgd"], "rounds": 2, "references": False}
+    with fleet(tmp_path) as processes:
+        file = write_study_file(tmp_path, silos, HEART, settings)
+        _, url = processes.serve(file, "--out", tmp_path / "rest", "--stay")
+        members = [joined(processes, url, name) for name in silos]
+        assert [one.ended() for one in members] == [0, 0, 0]
+        assert httpx.get(f"{url}/v1/status").json()["outcome"] == "complete"
+        assert (tmp_path / "rest/report.html").exists()
 
 
 @pytest.mark.long

@@ -226,6 +226,9 @@ def test_the_owner_reads_what_the_study_asks(tmp_path: Path) -> None:
     found = " ".join(OwnStudy(manifest, table, Floors(12, 11)).asked())
     for part in ("logistic, fishr-inter-geo", "0.25", "age>=89, ward", "12 events", "below 11"):
         assert part in found
+    endless = manifest.model_copy(update={"settings": manifest.settings | {"seeds": 10**12}})
+    with pytest.raises(ProtocolError, match="more than 1000 seeds"):
+        OwnStudy(endless, table, Floors(12, 11)).asked()
 
 
 def test_columns_that_are_no_inputs_name_subgroups_if_the_owner_lists_them(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ CHECK, EVALUATE, DESCRIBE, TOLD = "check", "evaluate", "describe", "told"
 MODELS = "models"
 _ANSWER_BYTES = 64 << 20
 _SMALL_BYTES = 1 << 16
+_MOST_ASKED = 1000
 
 
 class CheckAsked(Section):
@@ -249,6 +250,8 @@ class OwnStudy:
         settings = StudySettings().with_given(manifest.settings, "study")
         if settings.model is not None and ":" in settings.model:
             raise ProtocolError("the study names a function of somebody's own, which no silo runs")
+        if max(settings.seeds, len(settings.thresholds), len(settings.subgroups)) > _MOST_ASKED:
+            raise ProtocolError(f"the study asks for more than {_MOST_ASKED} seeds, thresholds or subgroups")
         label = read_received(LabelRule, manifest.label, "the study's label")
         columns = (*table.frame.columns, *table.unused.columns)
         named = [LabelRule.parse(text).column for text in manifest.settings.get("subgroups", ())]

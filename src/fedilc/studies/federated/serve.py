@@ -71,6 +71,7 @@ class StudyService:
         say: is told what happens, a sentence at a time.
         patience: for how many seconds a silo may be away before it has left, if the study then continues.
         on_lost: whether the study waits for a silo that is away, or continues without it.
+        stay: whether the page is still served after the study, until somebody stops it.
     """
 
     name: str
@@ -82,6 +83,7 @@ class StudyService:
     say: Callable[[str], None]
     patience: float = 600.0
     on_lost: OnLost = "wait"
+    stay: bool = False
 
     def plan(self) -> tuple[StudyPlan, Address]:
         """Return the plan, after the survey of tables, and where the study is then served."""
@@ -167,6 +169,9 @@ class StudyService:
                 present = queue.present()
                 queue.finish("complete")
                 wait_until_informed(queue, present, INFORM_SECONDS)
+                with contextlib.suppress(KeyboardInterrupt):
+                    while self.stay:
+                        time.sleep(3600)
         except BaseException as error:
             queue.audit.event("ended", outcome=str(error) or "stopped")
             raise

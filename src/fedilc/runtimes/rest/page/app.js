@@ -119,6 +119,7 @@ class Page {
     say(find("#algorithm"), status.algorithm ?? "");
     say(find("#round"), count(Math.max(status.round, status.completed)));
     say(find("#rounds"), count(status.rounds));
+    say(find("#unit"), status.study ? "Models" : "Round");
     say(find("#phase"), status.phase);
     say(find("#pace"), pace(status.seconds_a_round ?? undefined));
     find("#pace-fact").hidden = status.seconds_a_round === null;

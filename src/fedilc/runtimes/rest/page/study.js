@@ -38,7 +38,7 @@ export class StudyPart {
     say(
       this.section.querySelector(".summary"),
       `${study.held_out.length} sites are held out in turn; ${study.methods.join(", ")}; at most ${study.rounds} ` +
-        `rounds, ${study.seeds} seeds; ${known} of ${study.held_out.length} scored`,
+        `rounds, ${study.seeds} seed${study.seeds === 1 ? "" : "s"}; ${known} of ${study.held_out.length} scored`,
     );
     say(this.section.querySelector(".metric"), study.metric.replaceAll("_", " "));
     this.section.querySelector("tbody").replaceChildren(...study.held_out.map((site) => this.row(site, study.scores[site])));
