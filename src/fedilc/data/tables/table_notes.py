@@ -197,9 +197,10 @@ def _mixed(name: str, parts: Mapping[str, ColumnSummary], is_number: bool) -> It
     texts = [repr(silo) for silo, part in parts.items() if part.kind == "text"]
     if is_number and texts:
         strays = sum(part.strays for part in parts.values())
+        cells, count = ("1 cell", "counts") if strays == 1 else (f"{strays} cells", "count")
         yield Note(
-            f"column {name!r} holds numbers and {strays} cell{'s' * (strays > 1)} of text "
-            f"({places(texts, parts)}), which {'count' if strays > 1 else 'counts'} as missing; correct them, or use {CURE}",
+            f"column {name!r} holds numbers and {cells} of text ({places(texts, parts)}), which {count} "
+            f"as missing; correct them, or use {CURE}",
             "{} hold numbers and some cells of text, which count as missing; correct them, or use "
             f"{CURE} for a column of names",
             repr(name),
