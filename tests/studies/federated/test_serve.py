@@ -110,7 +110,8 @@ def test_the_page_stays_after_a_study_until_somebody_stops_it(tmp_path: Path) ->
         _, url = processes.serve(file, "--out", tmp_path / "rest", "--stay")
         members = [joined(processes, url, name) for name in silos]
         assert [one.ended() for one in members] == [0, 0, 0]
-        assert httpx.get(f"{url}/v1/status").json()["outcome"] == "complete"
+        status = httpx.get(f"{url}/v1/status").json()
+        assert (status["outcome"], status["seconds_left"]) == ("complete", None)
         assert (tmp_path / "rest/report.html").exists()
 
 

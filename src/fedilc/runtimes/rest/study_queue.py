@@ -236,6 +236,7 @@ class StudyQueue(Membership):
         """End the study; silos are told when they ask for a task."""
         with self._changed:
             self.progress.phase, self.progress.outcome = "ended", outcome
+            self.facts["seconds_left"] = None
             self.audit.event("ended", outcome=outcome)
             self._notify(workers=True)
 
