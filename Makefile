@@ -29,11 +29,13 @@ test: lint .venv-flower/installed
 test-all: lint .venv-flower/installed
 	$(call tests)
 
-# The tests of milliseconds and seconds, as on a machine that has no data sets, no cache and an empty home.
+# The tests of milliseconds and seconds, as on a machine that has no data sets, no cache and an empty home; those of
+# arithmetic alone, which none of these can change, are left to the tests above.
+ARITHMETIC := aggregation contracts evaluation federation gradients optimizers penalties privacy
 test-fresh: .venv/installed-dev .venv-flower/installed
 	@home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 	unset FEDILC_DATA; export HOME="$$home" XDG_CACHE_HOME="$$home/.cache" XDG_CONFIG_HOME="$$home/.config"; \
-	$(call tests,-m 'not slow and not long')
+	$(call tests,-m 'not slow and not long' $(ARITHMETIC:%=--ignore=tests/%))
 
 # The page and the report are tested in a browser; without one, those tests say so and are skipped.
 browser:
