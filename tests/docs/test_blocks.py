@@ -79,6 +79,7 @@ def test_every_page_with_code_is_run_here_or_by_a_test_of_its_own() -> None:
     assert with_code == set(RUN) | OTHERS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", RUN)

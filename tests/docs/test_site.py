@@ -15,7 +15,7 @@ import fedilc
 pytest.importorskip("sphinx", reason="the site is built with Sphinx; pip install 'fedilc[docs]'")
 bs4 = pytest.importorskip("bs4", reason="pages are read with Beautiful Soup, which the site's theme brings")
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[2]
 VERSION = fedilc.__version__
 LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src"}

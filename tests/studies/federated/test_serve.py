@@ -23,6 +23,7 @@ from remote_studies import (
     write_twelve,
 )
 
+pytestmark = pytest.mark.slow
 SHORT: dict[str, Any] = {
     "algorithms": ["fedsgd", "fishr-inter-geo"],
     "rounds": 6,
