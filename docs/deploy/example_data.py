@@ -1,7 +1,7 @@
-"""Made-up patients for docs/tutorials/three-machines.md: `python example_data.py FOLDER` writes three tables.
+"""Made-up patients for docs/tutorials/three-machines.md: `python example_data.py FOLDER` writes four tables.
 
-Lactate and age say the truth in every hospital. `transferred` follows the outcome in the two that train, more
-so in one than in the other, and turns against it elsewhere.
+Lactate and age say the truth in every hospital. `transferred` follows the outcome in north, south and west,
+each to another degree, and turns against it elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ import polars as pl
 
 from fedilc.seeds import numpy_generator
 
-SITES = {"north.csv": (1200, 1.5), "south.parquet": (800, 0.5), "elsewhere.csv": (600, -1.5)}
+SITES = {
+    "north.csv": (1200, 1.5),
+    "south.parquet": (800, 0.5),
+    "west.csv": (700, 1.0),
+    "elsewhere.csv": (600, -1.5),
+}
 
 
 def patients(count: int, habit: float, random: np.random.Generator) -> pl.DataFrame:
@@ -31,7 +36,7 @@ def patients(count: int, habit: float, random: np.random.Generator) -> pl.DataFr
 
 
 def main(folder: Path) -> None:
-    """Write the three tables."""
+    """Write the tables."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, (count, habit) in SITES.items():
         table = patients(count, habit, numpy_generator(0, "deploy", name))
