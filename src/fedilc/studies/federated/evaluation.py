@@ -36,13 +36,13 @@ from fedilc.section import Section
 from fedilc.storage.files import json_digest
 from fedilc.studies.study.comparators import ALONE, NULL, alone_regression
 from fedilc.studies.study.data import StudyTables
-from fedilc.studies.study.description import describe_silo
+from fedilc.studies.study.description import describe_site
 from fedilc.studies.study.fits import build_network, predict
 from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.run import outputs_of_folds
 from fedilc.studies.study.scoring import asked_by, check_document, rows_of, score_site
 from fedilc.studies.study.settings import StudySettings
-from fedilc.studies.study.site_scores import SiloDescription, SiteScores, Told
+from fedilc.studies.study.site_scores import SiteDescription, SiteScores, Told
 from fedilc.studies.study.tasks import AloneTask, Result, perform_all, stacks_of
 
 CHECK, EVALUATE, DESCRIBE, TOLD = "check", "evaluate", "describe", "told"
@@ -149,7 +149,7 @@ class Evaluation(StudyTask[SiteScores]):
         return found
 
 
-class Describing(StudyTask[SiloDescription]):
+class Describing(StudyTask[SiteDescription]):
     """The question who is at silos that are not held out; `fitted` is the preprocessing of all silos."""
 
     round, step = 1, DESCRIBE
@@ -168,10 +168,10 @@ class Describing(StudyTask[SiloDescription]):
         """Return how large a description may be."""
         return _ANSWER_BYTES
 
-    def read(self, body: bytes, silo: str) -> SiloDescription:
+    def read(self, body: bytes, silo: str) -> SiteDescription:
         """Return a silo's description."""
         try:
-            found = SiloDescription.model_validate_json(body)
+            found = SiteDescription.model_validate_json(body)
         except ValidationError as error:
             raise ProtocolError(f"its description cannot be read: {error.errors()[0]['msg']}") from error
         if found.silo != silo:
@@ -310,7 +310,7 @@ class OwnStudy:
         name, subgroups = self.table.name, tuple(self.manifest.settings.get("subgroups", ()))
         told = StudyPlan(plan.data, replace(plan.settings, subgroups=subgroups))
         own = rows_of(told, (name,), outputs, asked.drawn)
-        described = describe_silo(self.table, _made(asked.everyone), self.floors)
+        described = describe_site(self.table, _made(asked.everyone), self.floors)
         return score_site(replace(own, description=described), asked_by(told), self.floors)
 
     def _require_asked(self, asked: EvaluationAsked) -> None:
@@ -335,7 +335,7 @@ class OwnStudy:
     def described(self, about: Mapping[str, Any]) -> bytes:
         """Return the silo's description."""
         fitted = read_received(Preprocessing, about.get("everyone"), "the coordinator's question")
-        return describe_silo(self.table, fitted, self.floors).model_dump_json().encode()
+        return describe_site(self.table, fitted, self.floors).model_dump_json().encode()
 
     def _predicted(
         self,

@@ -24,12 +24,12 @@ from fedilc.data.tables.silo_tables import SiloTable
 from fedilc.evaluation.estimates import NO_FLOORS, Floors
 from fedilc.studies.study.data import StudyArrays, StudyData, StudyTables
 from fedilc.studies.study.plan import StudyPlan
-from fedilc.studies.study.site_scores import MOST_LEVELS, SiloDescription, Variable
+from fedilc.studies.study.site_scores import MOST_LEVELS, SiteDescription, Variable
 
 _FEW_NUMBERS = 5  # a column of so few different numbers is described by their counts
 
 
-def description(plan: StudyPlan, silos: Mapping[str, SiloDescription]) -> dict[str, Any]:
+def description(plan: StudyPlan, silos: Mapping[str, SiteDescription]) -> dict[str, Any]:
     """Return what study.json says of the study's rows, developments and variables."""
     data = plan.data
     facts: dict[str, Any] = {
@@ -42,15 +42,15 @@ def description(plan: StudyPlan, silos: Mapping[str, SiloDescription]) -> dict[s
     return facts
 
 
-def descriptions(data: StudyData, floors: Floors = NO_FLOORS) -> dict[str, SiloDescription]:
+def descriptions(data: StudyData, floors: Floors = NO_FLOORS) -> dict[str, SiteDescription]:
     """Return the descriptions of all silos, if their rows are here; without variables for pictures."""
     if not isinstance(data, StudyTables):
-        return {silo: SiloDescription(silo=silo, unlabelled=0) for silo in data.silos}
+        return {silo: SiteDescription(silo=silo, unlabelled=0) for silo in data.silos}
     fitted = data.tables.fit(list(data.tables.silos))
-    return {silo: describe_silo(table, fitted, floors) for silo, table in data.tables.silos.items()}
+    return {silo: describe_site(table, fitted, floors) for silo, table in data.tables.silos.items()}
 
 
-def flow(data: StudyData, silos: Mapping[str, SiloDescription]) -> dict[str, Any]:
+def flow(data: StudyData, silos: Mapping[str, SiteDescription]) -> dict[str, Any]:
     """Return how many rows of each site were read, have no label, and are used; and why others are not.
 
     A site that does not tell how many have no label has None there, and for the rows that were read.
@@ -104,10 +104,10 @@ def _inputs(data: StudyData, training: Sequence[str]) -> int | None:
     )
 
 
-def describe_silo(table: SiloTable, fitted: Preprocessing, floors: Floors = NO_FLOORS) -> SiloDescription:
+def describe_site(table: SiloTable, fitted: Preprocessing, floors: Floors = NO_FLOORS) -> SiteDescription:
     """Return the description of a silo's table; `fitted` is the preprocessing that fits all silos."""
     few = 0 < table.unlabelled < floors.min_cell
-    return SiloDescription(
+    return SiteDescription(
         silo=table.name,
         unlabelled=None if few else table.unlabelled,
         variables=tuple(describe_column(*column, floors) for column in _columns(table, fitted)),
@@ -175,7 +175,7 @@ def _named(numbers: pl.Series) -> pl.Series:
 
 
 def variables(
-    silos: Mapping[str, SiloDescription], held_out: Sequence[str], rows: StudyTables | None = None
+    silos: Mapping[str, SiteDescription], held_out: Sequence[str], rows: StudyTables | None = None
 ) -> list[dict[str, Any]]:
     """Return each column in use: per site, of all sites, and of a held-out site beside the others.
 

@@ -25,7 +25,7 @@ from fedilc.studies.study.comparators import CHOSEN, NULL, kind_of
 from fedilc.studies.study.description import descriptions
 from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.scoring import asked_by, rows_of, score_site
-from fedilc.studies.study.site_scores import Score, SiloDescription, SiteScores, Told
+from fedilc.studies.study.site_scores import Score, SiteDescription, SiteScores, Told
 
 Outputs = dict[str, dict[str, list[NDArray[Any]]]]  # by site and method, one array of outputs per seed
 ALL_SITES = "all held-out sites"
@@ -56,7 +56,7 @@ class StudyResult:
     chosen: dict[str, str] = field(default_factory=dict)
     outputs: Outputs | None = field(default=None, repr=False, compare=False)
     together: SiteScores | None = None
-    silos: dict[str, SiloDescription] = field(default_factory=dict)
+    silos: dict[str, SiteDescription] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -104,7 +104,7 @@ class StudyResult:
         return trained_at_all(self.plan, {site: one.methods for site, one in self.sites.items()})
 
     @cached_property
-    def described(self) -> dict[str, SiloDescription]:
+    def described(self) -> dict[str, SiteDescription]:
         """Return who is at each silo that tells it."""
         found = {site: one.description for site, one in self.sites.items() if one.description is not None}
         return {**found, **self.silos}

@@ -29,7 +29,7 @@ from fedilc.studies.study.site_scores import (
     MethodScores,
     Risks,
     Score,
-    SiloDescription,
+    SiteDescription,
     SiteScores,
     Subgroup,
     variances_apart,
@@ -97,7 +97,7 @@ class SiteRows:
     models: Mapping[str, NDArray[np.intp]] = field(default_factory=dict)
     subgroups: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
     beside: Mapping[str, tuple[str, Sequence[NDArray[Any]]]] = field(default_factory=dict)
-    description: SiloDescription | None = None
+    description: SiteDescription | None = None
     drawn: tuple[str, ...] = ()
 
 

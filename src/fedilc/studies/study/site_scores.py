@@ -184,7 +184,7 @@ class Variable(Section):
     other: bool = False
 
 
-class SiloDescription(Section):
+class SiteDescription(Section):
     """Who is at one silo: made there, like its scores.
 
     Attributes:
@@ -236,7 +236,7 @@ class SiteScores(Section):
     beside: dict[Name, dict[Name, Variance | None]] = Field(default_factory=dict)
     treat_all: tuple[Limits, ...] = ()
     subgroups: tuple[Subgroup, ...] = ()
-    description: SiloDescription | None = None
+    description: SiteDescription | None = None
 
     @property
     def floors(self) -> Floors:
