@@ -176,7 +176,7 @@ def part_settings() -> str:
     for registry in REGISTRIES:
         for name in registry.names():
             texts = described(registry.get(name))
-            if name not in TORCH:
+            if registry.is_built_in(name) and name not in TORCH:
                 for option, kind, default, text in rows(registry.fields(name), texts):
                     lines.append((f"`{name}`", registry.kind, f"`{option}`", f"`{kind}`", default, text))
     return table(("part", "kind", "setting", "type", "default", "meaning"), lines)
