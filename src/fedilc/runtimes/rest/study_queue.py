@@ -5,18 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypeVar
 
 from fedilc.errors import ProtocolError
 from fedilc.federation import Record
 from fedilc.runtimes.remote.study_manifest import StudyManifest
-from fedilc.runtimes.remote.wire import content_digest, is_whole
+from fedilc.runtimes.remote.wire import content_digest, is_whole, pack, read_header
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.membership import Membership, RefusedError
 from fedilc.runtimes.rest.task_queue import Body, Spool
 
+SMALL_BYTES = 1 << 16  # of an answer of one word or sentence
 _POLL_SECONDS = 0.5
 _OTHER_REPLY = "another reply to this task was accepted before"
 Answer = TypeVar("Answer")
@@ -58,6 +59,38 @@ class StudyTask(ABC, Generic[Answer]):
     @abstractmethod
     def read(self, body: bytes, silo: str) -> Answer:
         """Return a silo's answer; raise if it is not valid."""
+
+
+class Notice(StudyTask[bool]):
+    """Something that silos are told, and confirm.
+
+    Args:
+        name: of the task.
+        silos: those that are told.
+        content: what they are told.
+    """
+
+    round = 1
+    confirms: str  # the key of a confirmation
+
+    def __init__(self, name: str, silos: Sequence[str], content: Mapping[str, Any]) -> None:
+        self.name, self.silos = name, tuple(silos)
+        self._body = pack({}, {"step": self.step, "task": name, **content}, digest=True)
+
+    def pack(self, _silo: str) -> bytes:
+        """Return what a silo is told."""
+        return self._body
+
+    def max_bytes(self, _silo: str) -> int:
+        """Return how large a confirmation may be."""
+        return SMALL_BYTES
+
+    def read(self, body: bytes, _silo: str) -> bool:
+        """Return that a silo has confirmed."""
+        _, about = read_header(body, SMALL_BYTES)
+        if about.get(self.confirms) is not True:
+            raise ProtocolError("its answer is not a confirmation")
+        return True
 
 
 @dataclass

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedilc.errors import ProtocolError
 from fedilc.federation.stacked_client import StackedReply, StackedRequest
 from fedilc.runtimes.remote.stack_declaration import (
     SCORE,
@@ -33,40 +32,21 @@ from fedilc.runtimes.remote.stack_wire import (
     unpack_stack_answer,
 )
 from fedilc.runtimes.remote.study_manifest import StudyManifest
-from fedilc.runtimes.remote.wire import pack, read_header
-from fedilc.runtimes.rest.study_queue import StudyQueue, StudyTask
+from fedilc.runtimes.rest.study_queue import Notice, StudyQueue, StudyTask
 from fedilc.studies.federated.data import RemoteTables
 from fedilc.studies.study.tasks import Result, RunTask
 from fedilc.training.stack import Lockstep, Moment, StackTraining, Trained, stacks
 
 DECLARE = "declare"
-_SMALL_BYTES = 1 << 16
 
 
-class Declaration(StudyTask[bool]):
+class Declaration(Notice):
     """The declaration of a stack, which a silo confirms."""
 
-    round, step = 1, DECLARE
+    step, confirms = DECLARE, "declared"
 
     def __init__(self, stack: DeclaredStack, silos: Sequence[str]) -> None:
-        self.name, self.silos = stack.name, tuple(silos)
-        about = {"step": DECLARE, "task": self.name, "stack": stack.model_dump(mode="json")}
-        self._body = pack({}, about, digest=True)
-
-    def pack(self, _silo: str) -> bytes:
-        """Return the declaration."""
-        return self._body
-
-    def max_bytes(self, _silo: str) -> int:
-        """Return how large a confirmation may be."""
-        return _SMALL_BYTES
-
-    def read(self, body: bytes, _silo: str) -> bool:
-        """Return that the silo has the stack."""
-        _, about = read_header(body, _SMALL_BYTES)
-        if about.get("declared") is not True:
-            raise ProtocolError("its answer is not the confirmation of a stack")
-        return True
+        super().__init__(stack.name, silos, {"stack": stack.model_dump(mode="json")})
 
 
 class _ForgottenError(Exception):

@@ -31,7 +31,7 @@ from fedilc.runtimes.remote.silo_client import unsafe_hessian
 from fedilc.runtimes.remote.stack_declaration import Widths
 from fedilc.runtimes.remote.study_manifest import StudyManifest
 from fedilc.runtimes.remote.wire import TensorSchema, pack, read_header, unpack
-from fedilc.runtimes.rest.study_queue import StudyTask
+from fedilc.runtimes.rest.study_queue import SMALL_BYTES, Notice, StudyTask
 from fedilc.section import Section
 from fedilc.storage.files import json_digest
 from fedilc.studies.study.comparators import ALONE, NULL, alone_regression
@@ -48,7 +48,6 @@ from fedilc.studies.study.tasks import AloneTask, Result, perform_all, stacks_of
 CHECK, EVALUATE, DESCRIBE, TOLD = "check", "evaluate", "describe", "told"
 MODELS = "models"
 _ANSWER_BYTES = 64 << 20
-_SMALL_BYTES = 1 << 16
 _MOST_ASKED = 1000
 
 
@@ -100,11 +99,11 @@ class SafetyCheck(StudyTask["str | None"]):
 
     def max_bytes(self, _silo: str) -> int:
         """Return how large an answer may be."""
-        return _SMALL_BYTES
+        return SMALL_BYTES
 
     def read(self, body: bytes, _silo: str) -> str | None:
         """Return why the silo does not take part; None if it does."""
-        _, about = read_header(body, _SMALL_BYTES)
+        _, about = read_header(body, SMALL_BYTES)
         reason = about.get("refused", "")
         if reason is not None and not (isinstance(reason, str) and 0 < len(reason) < 500):
             raise ProtocolError("its answer to the check is not valid")
@@ -179,31 +178,14 @@ class Describing(StudyTask[SiteDescription]):
         return found
 
 
-class Telling(StudyTask[bool]):
+class Telling(Notice):
     """What a held-out silo is told at the end, for its own page: its place among the others."""
 
-    round, step = 1, TOLD
+    step, confirms = TOLD, "told"
 
     def __init__(self, silo: str, told: Told) -> None:
-        self.silos = (silo,)
         content = {"told": told.model_dump(mode="json"), "silo": silo}
-        self.name = json_digest(content)[:32]
-        self._body = pack({}, {"step": TOLD, "task": self.name, **content}, digest=True)
-
-    def pack(self, _silo: str) -> bytes:
-        """Return what the silo is told."""
-        return self._body
-
-    def max_bytes(self, _silo: str) -> int:
-        """Return how large a confirmation may be."""
-        return _SMALL_BYTES
-
-    def read(self, body: bytes, _silo: str) -> bool:
-        """Return that the silo has been told."""
-        _, about = read_header(body, _SMALL_BYTES)
-        if about.get("told") is not True:
-            raise ProtocolError("its answer is not a confirmation")
-        return True
+        super().__init__(json_digest(content)[:32], (silo,), content)
 
 
 def answer_check(about: Mapping[str, Any], inputs: Callable[[Preprocessing], Tensor]) -> bytes:
